@@ -1,5 +1,6 @@
 //! memcached's extended options, the comma-separated list of `-o`.
 
+use amalgam_index::Eviction;
 use anyhow::{Context, bail};
 
 use crate::tls::TlsOptions;
@@ -16,6 +17,8 @@ pub struct Extended {
     /// `hashpower`: the binary logarithm of the number of items that the table is built for; `None`
     /// where it was not given.
     pub hash_power: Option<u32>,
+    /// `eviction`: how the victims of eviction are chosen; `None` where it was not given.
+    pub eviction: Option<Eviction>,
     /// `read_buf_mem_limit`: the limit in bytes of all connections' buffers; `None` for the
     /// default.
     pub buffer_bytes: Option<usize>,
@@ -88,6 +91,14 @@ pub fn parse(list: &str) -> anyhow::Result<Extended> {
                 }
                 extended.hash_power = Some(power);
             }
+            "eviction" => {
+                let given = value.unwrap_or_default();
+                let policy = Eviction::from_name(given);
+                extended.eviction = Some(policy.with_context(|| {
+                    let names = Eviction::ALL.map(Eviction::name).join(" or ");
+                    format!("-o eviction: there is no policy '{given}'; use {names}")
+                })?);
+            }
             "read_buf_mem_limit" => {
                 let bytes = (number()? as usize) << 20;
                 extended.buffer_bytes = Some(bytes).filter(|bytes| *bytes > 0);
@@ -150,7 +161,15 @@ mod tests {
         let extended = parse("watcher_logbuf_size=8,temporary_ttl=240").unwrap();
         let shown: Vec<_> = extended.tunables.iter().map(|(_, value)| value.as_str()).collect();
         assert_eq!(shown, ["8192", "yes", "240"]);
-        for list in ["idle_timeout", "idle_timeout=x", "no_such_thing", "hashpower=99"] {
+        assert_eq!(parse("eviction=clock").unwrap().eviction, Some(Eviction::Clock));
+        for list in [
+            "eviction",
+            "eviction=lru",
+            "idle_timeout",
+            "idle_timeout=x",
+            "no_such_thing",
+            "hashpower=99",
+        ] {
             assert!(parse(list).is_err(), "{list}");
         }
     }

@@ -189,6 +189,7 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         threads,
         memory_bytes,
         evicts: !options.disable_evictions,
+        eviction: extended.eviction.unwrap_or(defaults.eviction),
         max_connections,
         refuses_fast: extended.refuses_fast.unwrap_or(defaults.refuses_fast),
         max_item_bytes,

@@ -7,8 +7,10 @@ use amalgam_op::HashSeed;
 pub struct Configuration {
     /// The bound in bytes of items, index and memory that waits for a grace period, together.
     pub memory_bytes: usize,
-    /// Whether a full engine evicts (CLOCK) or refuses new items.
+    /// Whether a full engine evicts or refuses new items.
     pub evicts: bool,
+    /// How the victims of eviction are chosen.
+    pub eviction: Eviction,
     /// The largest item in bytes: key, value and header.
     pub max_item_bytes: usize,
     /// The number of [`crate::Worker`]s that may exist at once, including the maintenance thread's.
@@ -23,6 +25,36 @@ pub struct Configuration {
     pub first_cas: u64,
     /// Settings that only measurements vary.
     pub tuning: Tuning,
+}
+
+/// How an engine chooses the items that it evicts within a size class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Eviction {
+    /// CLOCK with one recency bit (MemC3, section 3.3): an item leaves when the hand passes it for
+    /// the second time since it was read, or for the first if it was never read.
+    #[default]
+    Clock,
+    /// CLOCK, and new items that are not read leave sooner (S3-FIFO, SOSP 2023): how much sooner
+    /// follows from the keys that return after their eviction (ARC, FAST 2003).
+    Probation,
+}
+
+impl Eviction {
+    /// All policies.
+    pub const ALL: [Self; 2] = [Self::Clock, Self::Probation];
+
+    /// The name in options and statistics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Clock => "clock",
+            Self::Probation => "probation",
+        }
+    }
+
+    /// The policy with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
+    }
 }
 
 /// What measurements vary and servers leave alone. An engine ignores settings that make no sense
@@ -71,6 +103,7 @@ impl Default for Configuration {
         Self {
             memory_bytes: 64 << 20,
             evicts: true,
+            eviction: Eviction::default(),
             max_item_bytes: 1 << 20,
             workers: 64,
             expected_items: 1 << 16,

@@ -84,7 +84,7 @@ pub use mercury::Mercury;
 pub use pipeline::Pipeline;
 
 pub use answer::show_outcome;
-pub use configuration::{Configuration, OpenError, PathSearch, Tuning};
+pub use configuration::{Configuration, Eviction, OpenError, PathSearch, Tuning};
 pub use engine::Engine;
 pub use engine::{Cursor, Flush, Found, NullSink, Sink, Store, Worker};
 #[cfg(not(loom))]

@@ -123,6 +123,7 @@ impl<S: Store> Server<S> {
         let configuration = Configuration {
             memory_bytes: settings.memory_bytes,
             evicts: settings.evicts,
+            eviction: settings.eviction,
             max_item_bytes: settings.max_item_bytes,
             workers: settings.threads + EXTRA_WORKERS,
             ..configuration

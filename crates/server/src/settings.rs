@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use amalgam_index::Eviction;
 use amalgam_tls::{Security, TlsSettings};
 
 /// The wire protocol of a connection.
@@ -54,6 +55,8 @@ pub struct Settings {
     pub memory_bytes: usize,
     /// Whether a full cache evicts items; otherwise it refuses stores.
     pub evicts: bool,
+    /// How the victims of eviction are chosen.
+    pub eviction: Eviction,
     /// Open connections, at most.
     pub max_connections: usize,
     /// Whether connections above the limit are refused with an error; otherwise they wait in the
@@ -113,6 +116,7 @@ impl Default for Settings {
             threads: 4,
             memory_bytes: 64 << 20,
             evicts: true,
+            eviction: Eviction::default(),
             max_connections: 1024,
             refuses_fast: true,
             max_item_bytes: 1 << 20,

@@ -14,7 +14,9 @@ use super::header::{Header, ItemLayout};
 use super::large::Large;
 use super::page::PageState;
 use super::pool::{NO_TRADE, Need};
+use super::probation::{Probation, Victim};
 use super::{Item, ItemRef, Memory, Pool, Shortage};
+use crate::Eviction;
 
 /// A callback into the engine: replaces exactly the item `old` (hash of its key, `old`, `new`) by
 /// its copy `new`, or unlinks it where `new` is None. Returns whether it did.
@@ -89,6 +91,8 @@ pub(super) enum Take {
     Dead,
     /// Expired and flushed items, and items not read since the hand last passed.
     Cold,
+    /// Expired and flushed items, and items never read whose key was not evicted lately.
+    Unread,
     /// All items, recently used ones too.
     All,
 }
@@ -279,7 +283,11 @@ impl Pool<'_> {
             _ if self.waits_for_grace(Need::Class(class)) => slots,
             _ => 2 * slots,
         };
-        let (mut evicted, mut examined, mut fruitless) = (0, 0, 0);
+        let mut evicted = match take {
+            Take::Cold => self.evict_new(class, target, now, swap),
+            _ => 0,
+        };
+        let (mut examined, mut fruitless) = (0, 0);
         while evicted < target && examined <= bound {
             let Some((page, from, to)) = memory.advance_hand(class) else { break };
             let take = match take {
@@ -292,6 +300,32 @@ impl Pool<'_> {
             evicted += found;
             examined += seen as usize;
             fruitless = if found == 0 { fruitless + seen as usize } else { 0 };
+        }
+        evicted
+    }
+
+    /// Ends the probation of items of the class, oldest first, until `target` items are unlinked or
+    /// no more than their share is on probation. Returns the number unlinked.
+    fn evict_new(&mut self, class: usize, target: usize, now: &Now, swap: &mut Swap<'_>) -> usize {
+        let memory = self.memory;
+        if memory.eviction == Eviction::Clock {
+            return 0;
+        }
+        let (items, share) = (memory.items_of(class), memory.ghosts.share());
+        let mut evicted = 0;
+        while evicted < target {
+            let due = memory.lock_probation(class).take_due(items, share);
+            let Some(slot) = due else { break };
+            let guard = self.pin();
+            // Checked under the guard: see `walk`. The slot may be free or hold another item by
+            // now, which is examined early.
+            let page = (slot.to_bits() >> memory.page_shift) as usize;
+            let (state, page_class) = memory.pages[page].state();
+            if page_class != class || matches!(state, PageState::Free | PageState::Emptied) {
+                continue;
+            }
+            let Some(item) = memory.live_item_at(slot.to_bits(), &guard) else { continue };
+            evicted += usize::from(self.take_item(item, Some(class), Take::Unread, now, swap));
         }
         evicted
     }
@@ -340,8 +374,16 @@ impl Pool<'_> {
         now: &Now,
         swap: &mut Swap<'_>,
     ) -> bool {
+        let memory = self.memory;
         let header = item.header();
         let is_dead = !now.is_live(item.expiry_of(header), header.generation());
+        let hash = |item: &Item<'_>| memory.seed.hash(item.key());
+        if !is_dead
+            && take == Take::Unread
+            && (memory.ghosts.recall(hash(&item)) || header.is_fetched())
+        {
+            return false;
+        }
         if !is_dead && take != Take::All {
             if take == Take::Cold && header.is_recent() {
                 item.header_word().fetch_and(!Header::RECENT, Ordering::Relaxed);
@@ -350,13 +392,19 @@ impl Pool<'_> {
                 return false;
             }
         }
-        if !swap(self.memory.seed.hash(item.key()), item.reference(), None) {
+        let hash = hash(&item);
+        if !swap(hash, item.reference(), None) {
             return false;
         }
         // SAFETY: `swap` returned true: this thread unlinked exactly this item.
         unsafe { self.evict(&item, now) };
         if let Some(class) = class {
-            let state = &self.memory.class_states[class];
+            if !is_dead && memory.eviction != Eviction::Clock {
+                memory.lock_probation(class).push(item.reference(), memory);
+                let victim = if header.is_fetched() { Victim::Old } else { Victim::New };
+                memory.ghosts.remember(hash, victim);
+            }
+            let state = &memory.class_states[class];
             let count = if is_dead { &state.swept } else { &state.evictions };
             count.fetch_add(1, Ordering::Relaxed);
             if !is_dead && !header.never_expires() {
@@ -542,6 +590,9 @@ impl Pool<'_> {
         }
         self.shrink_to_limit(now, swap);
         self.balance(now, swap);
+        if self.memory.eviction == Eviction::Probation {
+            self.memory.ghosts.adapt(self.memory);
+        }
         let more = self.expire(now, swap) | self.sweep(now, swap);
         self.flush();
         more
@@ -663,6 +714,10 @@ impl Memory {
         let drains = entry.change(class, PageState::Full, PageState::Draining)
             || entry.change(class, PageState::Partial, PageState::Draining);
         drains.then_some(page)
+    }
+
+    fn lock_probation(&self, class: usize) -> std::sync::MutexGuard<'_, Probation> {
+        self.class_states[class].probation.lock().ignore_poison()
     }
 
     fn lock_sweep(&self) -> std::sync::MutexGuard<'_, Sweep> {

@@ -33,6 +33,7 @@ mod large;
 mod page;
 mod pin;
 mod pool;
+mod probation;
 mod retired;
 mod table;
 #[cfg(all(test, not(loom)))]
@@ -60,7 +61,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use amalgam_op::{HashSeed, IgnorePoison};
 
 use crate::sync::CachePadded;
-use crate::{ClassStatistics, Configuration, MemoryLosses, MemoryStatistics, OpenError};
+use crate::{ClassStatistics, Configuration, Eviction, MemoryLosses, MemoryStatistics, OpenError};
 use arena::Arena;
 use balance::Balance;
 use budget::Budget;
@@ -132,6 +133,7 @@ pub struct Memory {
     layout: SlotLayout,
     seed: HashSeed,
     evicts: bool,
+    eviction: Eviction,
     max_item_bytes: usize,
     page_shift: u32,
     pages: Box<[Page]>,
@@ -162,6 +164,7 @@ pub struct Memory {
     large_evicted_bytes: AtomicU64,
     balance: Mutex<Balance>,
     sweep: Mutex<clock::Sweep>,
+    ghosts: probation::Ghosts,
 }
 
 /// Pages without a class.
@@ -200,6 +203,7 @@ struct ClassState {
     /// Pages in state Partial, and stale entries.
     partial: Mutex<Vec<u32>>,
     hand: Mutex<Hand>,
+    probation: Mutex<probation::Probation>,
     pages: AtomicU32,
     evictions: AtomicU64,
     /// The number of evicted items that had an expiry.
@@ -237,6 +241,7 @@ impl Memory {
             layout,
             seed: configuration.seed.clone(),
             evicts: configuration.evicts,
+            eviction: configuration.eviction,
             max_item_bytes: configuration.max_item_bytes,
             page_shift: page_bytes.trailing_zeros(),
             pages: (0..page_count).map(|_| Page::default()).collect(),
@@ -263,6 +268,7 @@ impl Memory {
             large_evicted_bytes: AtomicU64::new(0),
             balance: Mutex::default(),
             sweep: Mutex::default(),
+            ghosts: probation::Ghosts::default(),
         };
         if configuration.prefault {
             memory.arena.populate(0, limit / page_bytes * page_bytes);

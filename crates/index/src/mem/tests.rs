@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use amalgam_op::{Expiry, ItemWrite, MetaFlags, Now, Part};
 
 use super::{Item, ItemRef, Memory, Pool, SlotLayout};
-use crate::Configuration;
+use crate::{Configuration, Eviction};
 
 const NOW: Now = Now::at(10);
 
@@ -38,13 +38,12 @@ fn item_write(value: &[u8]) -> ItemWrite<'_> {
 
 impl Toy {
     fn new(memory_bytes: usize, max_item_bytes: usize, evicts: bool, keys: usize) -> Self {
-        let configuration = Configuration {
-            memory_bytes,
-            max_item_bytes,
-            evicts,
-            workers: 8,
-            ..Configuration::default()
-        };
+        let configuration =
+            Configuration { memory_bytes, max_item_bytes, evicts, ..Configuration::default() };
+        Self::open(Configuration { workers: 8, ..configuration }, keys)
+    }
+
+    fn open(configuration: Configuration, keys: usize) -> Self {
         let memory =
             Memory::new(&configuration, SlotLayout::Linked).expect("a valid configuration");
         Self { memory, words: (0..keys).map(|_| AtomicU64::new(0)).collect() }
@@ -279,6 +278,48 @@ fn a_small_class_loses_a_few_items_at_a_time() {
             assert!(kept >= class.slots, "by item {number}: {class:?}");
         }
     }
+}
+
+/// The hits among reads of a set of keys that fit the memory, while a scan stores more than the
+/// memory between two reads of a key.
+#[cfg(not(miri))] // too many items for an interpreter
+fn hits_beside_a_scan(eviction: Eviction) -> usize {
+    let (hot, rounds) = (700, 20);
+    let (scanned, limit) = (4 * hot, 2 << 20);
+    let keys = hot + rounds * scanned;
+    let configuration = Configuration { memory_bytes: limit, eviction, ..Configuration::default() };
+    let max_item_bytes = 32 << 10;
+    let toy = Toy::open(Configuration { max_item_bytes, ..configuration }, keys);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    let read = |item: Item<'_>| item.mark_accessed(item.header(), NOW.seconds);
+    for number in 0..hot {
+        assert!(toy.set(&mut pool, &helper, number, 1000));
+        toy.with(&pool, number, read);
+    }
+    let mut next = hot;
+    let mut hits = 0;
+    for _ in 0..rounds {
+        for number in 0..hot {
+            match toy.with(&pool, number, read) {
+                Some(()) => hits += 1,
+                None => assert!(toy.set(&mut pool, &helper, number, 1000)),
+            }
+            for _ in 0..scanned / hot {
+                assert!(toy.set(&mut pool, &helper, next, 1000));
+                next += 1;
+            }
+        }
+        pool.step(&NOW, &mut |_, old, new| toy.swap(old, new, &helper));
+    }
+    hits
+}
+
+#[cfg(not(miri))] // too many items for an interpreter
+#[test]
+fn a_scan_drives_out_what_clock_would_lose() {
+    let (clock, probation) =
+        (hits_beside_a_scan(Eviction::Clock), hits_beside_a_scan(Eviction::Probation));
+    assert!(probation > 7000 && probation > 3 * clock, "{probation} hits; CLOCK {clock}");
 }
 
 #[cfg(not(miri))] // too many bytes for an interpreter

@@ -67,6 +67,7 @@ pub fn settings<S: Store>(state: &ServerState<S>, stat: &mut StatSink<'_>) {
         stat("ssl_enabled", &"no");
     }
     stat("engine", &S::NAME);
+    stat("eviction", &state.settings.eviction.name());
     stat("amalgam_version", &env!("CARGO_PKG_VERSION"));
 }
 
