@@ -47,8 +47,10 @@ const STRIDE_SLOTS: u32 = 64;
 /// After this many slots without a victim the hand also takes recently used items: a request must
 /// not wait for a full revolution of the hand.
 const PATIENCE_SLOTS: usize = 4096;
-/// The number of attempts to find memory for a request before it is refused; about half a second.
-const ROUNDS: usize = 1024;
+/// The number of attempts to find memory for a request before it is refused: about 50 ms.
+const ROUNDS: usize = 512;
+/// As [`ROUNDS`] if an item waits that this worker retired: about 0.3 s.
+const OWN_ROUNDS: usize = 1024;
 /// One round in this many evicts; the others wait for grace periods.
 const ROUNDS_PER_EVICTION: usize = 128;
 /// The first rounds only yield the processor; later ones sleep for [`PAUSE`].
@@ -56,11 +58,13 @@ const EAGER_ROUNDS: usize = 16;
 /// The number of rounds before the first eviction if another worker's grace period may be enough:
 /// about 15 ms, in which a worker that was preempted between pin and unpin runs again.
 const GRACE_ROUNDS: usize = 120;
-/// As [`GRACE_ROUNDS`] if an item of the class waits that this worker retired: about 0.3 s. An
+/// As [`GRACE_ROUNDS`] if an item of the class waits that this worker retired: about 0.15 s. An
 /// eviction would wait for the same workers, and longer.
 const OWN_GRACE_ROUNDS: usize = 768;
-/// The sleep in a later round: this, and as much again for each [`ROUNDS_PER_EVICTION`] rounds.
+/// The sleep in a later round.
 const PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
+/// The sleep in rounds after [`ROUNDS`].
+const LONG_PAUSE: std::time::Duration = std::time::Duration::from_micros(400);
 /// The number of maintenance steps in which a sweep covers all pages.
 const SWEEP_STEPS: usize = 64;
 /// The number of pages that one maintenance step empties at most after the limit was lowered.
@@ -117,7 +121,7 @@ impl Pool<'_> {
             return true;
         }
         let first = self.rounds_of_grace(shortage.0);
-        for round in 0..ROUNDS {
+        for round in 0..if first == OWN_GRACE_ROUNDS { OWN_ROUNDS } else { ROUNDS } {
             if round % ROUNDS_PER_EVICTION == first % ROUNDS_PER_EVICTION && round >= first {
                 self.evict_for(shortage.0, now, swap);
             }
@@ -139,9 +143,10 @@ impl Pool<'_> {
                 self.memory.pressure.fetch_add(1, Ordering::Relaxed);
                 self.give_up_all();
             }
-            match round < EAGER_ROUNDS {
-                true => std::thread::yield_now(),
-                false => std::thread::sleep(PAUSE * (1 + round / ROUNDS_PER_EVICTION) as u32),
+            match round {
+                0..EAGER_ROUNDS => std::thread::yield_now(),
+                EAGER_ROUNDS..ROUNDS => std::thread::sleep(PAUSE),
+                _ => std::thread::sleep(LONG_PAUSE),
             }
         }
         add(&self.counters().out_of_memory, 1);
