@@ -9,6 +9,7 @@ pub mod client;
 pub mod driver;
 pub mod measure;
 mod output;
+pub mod replay;
 pub mod target;
 pub mod trace;
 pub mod workload;

@@ -4,6 +4,7 @@ use amalgam_bench::client::{self, ServerArguments, StubServer, StubServerArgumen
 use amalgam_bench::driver::engines::Entry;
 use amalgam_bench::driver::{self, CacheArguments, IndexArguments};
 use amalgam_bench::print_result;
+use amalgam_bench::replay::{self, ReplayArguments};
 use amalgam_bench::trace::{self, TraceArguments};
 
 use crate::cluster::{self, BgArguments, MigrateArguments, RecoveryArguments, RequestArguments};
@@ -39,8 +40,10 @@ pub enum BenchCommand {
     Scale(ScaleArguments),
     /// Acts as the members of a social network, on chunks and on Redis.
     Bg(BgArguments),
+    /// Replays traces through servers at equal memory, and counts their misses.
+    Trace(Box<ReplayArguments>),
     /// Writes a trace of a workload, as `amalgam advise` reads it.
-    Trace(TraceArguments),
+    WriteTrace(TraceArguments),
 }
 
 impl BenchCommand {
@@ -111,7 +114,8 @@ pub fn run(command: &BenchCommand, engines: &[Entry]) -> anyhow::Result<()> {
             }
             Ok(())
         }
-        BenchCommand::Trace(arguments) => {
+        BenchCommand::Trace(arguments) => replay::run(arguments),
+        BenchCommand::WriteTrace(arguments) => {
             trace::write(arguments, &mut std::io::BufWriter::new(std::io::stdout().lock()))
         }
     }

@@ -17,6 +17,7 @@ mod rounds;
 mod script;
 mod stub_server;
 
+pub(crate) use arguments::address_of;
 pub use arguments::{Protocol, ServerArguments, StubServerArguments};
 pub use result::ServerResult;
 pub use rounds::run;

@@ -3,7 +3,7 @@
 use std::fs;
 
 /// The machine that a figure was measured on.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Machine {
     /// CPU model, as the system names it; `unknown` where it does not.
     pub cpu: String,
