@@ -38,6 +38,11 @@ pub trait Store: Send + Sync + Sized + 'static {
     /// Changes the memory limit, in bytes. Items above a lower limit are evicted over time.
     fn set_memory_limit(&self, bytes: usize);
 
+    /// Bytes of the values that [`Found::pin`] keeps in memory, each counted once.
+    fn pinned_bytes(&self) -> usize {
+        0
+    }
+
     /// Drops all items, now if `delay_seconds` is 0, else at a time given as clients give expiries.
     /// An engine leaves this to the generation in [`Now`]; a store that stands for other machines
     /// asks those.

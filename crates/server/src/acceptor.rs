@@ -189,7 +189,7 @@ impl<'s, S: Store> Acceptor<'s, S> {
 
     /// Gives the index the part of the memory limit that the buffers do not take.
     fn balance_memory(&mut self) {
-        let used = self.state.buffers.used_bytes();
+        let used = self.state.buffers.squeeze_bytes();
         if used.abs_diff(self.reported_bytes) >= MEMORY_STEP_BYTES {
             self.reported_bytes = used;
             self.state.set_memory_limit(self.state.memory_limit());

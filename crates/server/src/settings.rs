@@ -73,6 +73,9 @@ pub struct Settings {
     pub backlog: u32,
     /// Seconds without a request after which a connection is closed; 0 for never.
     pub idle_timeout_seconds: u32,
+    /// Seconds without progress after which a connection with unsent answers is closed; 0 for
+    /// never.
+    pub send_timeout_seconds: u32,
     /// The wire protocol of all connections.
     pub protocol: WireProtocol,
     /// A file of `user:password` lines; None if clients need not authenticate. Requires that
@@ -124,6 +127,7 @@ impl Default for Settings {
             buffer_bytes: None,
             backlog: 1024,
             idle_timeout_seconds: 0,
+            send_timeout_seconds: 60,
             protocol: WireProtocol::Negotiated,
             users_file: None,
             hands_out_cas: true,

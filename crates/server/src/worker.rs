@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use amalgam_index::{Store, Worker as _};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
+use crate::connections::budget::MAX_OUTPUT_BYTES;
 use crate::connections::connection::{
     Bounds, Connection, Input, OWN_BUFFER_BYTES, READ_BYTES, Received,
 };
@@ -46,6 +47,9 @@ const SPARE_BUFFERS: usize = 256;
 /// The largest output buffer that is kept for reuse.
 const SPARE_BUFFER_BYTES: usize = 256 << 10;
 
+/// Bytes of all output buffers that a worker keeps for reuse, at most.
+const SPARE_TOTAL_BYTES: usize = 4 << 20;
+
 /// The longest wait for events; after it the worker looks at the clock.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
@@ -73,9 +77,13 @@ pub struct Worker<'s, S: Store + 's> {
     inputs: Vec<(ConnectionId, Input)>,
     slots: Vec<RequestSlot>,
     spare: Vec<Vec<u8>>,
+    /// The sum of the capacities of `spare`.
+    spare_bytes: usize,
     counts: Counts,
     stopwatch: Stopwatch,
     sampler: Sampler<'s>,
+    /// Bytes of output from which on a connection of the current batch waits.
+    output_limit_bytes: usize,
     /// The server's second at the last batch or tick.
     seconds: u32,
     last_tick_seconds: u32,
@@ -109,9 +117,11 @@ impl<'s, S: Store> Worker<'s, S> {
             inputs: Vec::new(),
             slots: Vec::new(),
             spare: Vec::new(),
+            spare_bytes: 0,
             counts: Counts::default(),
             stopwatch: Stopwatch::default(),
             sampler: state.hot_keys.sampler(number),
+            output_limit_bytes: MAX_OUTPUT_BYTES,
             seconds,
             last_tick_seconds: seconds,
         })
@@ -177,6 +187,7 @@ impl<'s, S: Store> Worker<'s, S> {
         let reactor = guard.reactor;
         for (transport, info) in reactor.take_arrivals() {
             self.state.log.opened(&info);
+            self.state.buffers.recharge_session(0, transport.kept_bytes());
             let id = guard.slab.insert(Box::new(Connection::new(transport, info)));
             self.counters().connections_opened.add(1);
             let Some(connection) = guard.slab.get_mut(id) else { continue };
@@ -226,7 +237,9 @@ impl<'s, S: Store> Worker<'s, S> {
     ) -> &'r [ConnectionId] {
         let mut filled = 0;
         let mut taken = 0;
-        while taken < ready.len() && BATCH_BYTES - filled >= READ_BYTES + OWN_BUFFER_BYTES {
+        let most = ready.len().min(MAX_EVENTS);
+        self.output_limit_bytes = self.state.buffers.output_allowance(most);
+        while taken < most && BATCH_BYTES - filled >= READ_BYTES + OWN_BUFFER_BYTES {
             self.receive(guard, ready[taken], &mut filled);
             taken += 1;
         }
@@ -267,8 +280,10 @@ impl<'s, S: Store> Worker<'s, S> {
                 );
                 slot.number = connection.info.number;
                 slot.is_starved = is_starved;
+                slot.output_limit_bytes = self.output_limit_bytes;
                 if slot.output.bytes.capacity() == 0 {
                     slot.output.bytes = self.spare.pop().unwrap_or_default();
+                    self.spare_bytes -= slot.output.bytes.capacity();
                 }
                 self.inputs.push((id, input));
                 self.slots.push(slot);
@@ -316,6 +331,9 @@ impl<'s, S: Store> Worker<'s, S> {
         };
         self.batch.run(&mut context, inputs, &mut self.slots);
         self.state.clock.end_batch(self.number);
+        if self.counts.read_buf_oom > 0 {
+            self.state.relieve_buffers(self.seconds);
+        }
         self.counters().publish(&mut self.counts);
     }
 
@@ -357,8 +375,15 @@ impl<'s, S: Store> Worker<'s, S> {
             Ok(true) => {
                 let buffer = connection.output.take_buffer();
                 let is_closing = connection.is_closing;
-                let is_kept = buffer.capacity() <= SPARE_BUFFER_BYTES;
-                if is_kept && self.spare.len() < SPARE_BUFFERS && buffer.capacity() > 0 {
+                if std::mem::take(&mut connection.is_stalled) {
+                    guard.stalled -= 1;
+                }
+                let bytes = buffer.capacity();
+                let is_kept = bytes <= SPARE_BUFFER_BYTES
+                    && self.spare_bytes + bytes <= SPARE_TOTAL_BYTES
+                    && self.spare.len() < SPARE_BUFFERS;
+                if is_kept && bytes > 0 {
+                    self.spare_bytes += bytes;
                     self.spare.push(buffer);
                 }
                 if is_closing {
@@ -366,7 +391,14 @@ impl<'s, S: Store> Worker<'s, S> {
                 }
                 !is_closing
             }
-            Ok(false) => false,
+            Ok(false) => {
+                let was_stalled = std::mem::replace(&mut connection.is_stalled, true);
+                if sent > 0 || !was_stalled {
+                    connection.info.note_sent(self.seconds);
+                }
+                guard.stalled += usize::from(!was_stalled);
+                false
+            }
             Err(_) => {
                 self.close(guard, id);
                 false
@@ -379,21 +411,33 @@ impl<'s, S: Store> Worker<'s, S> {
     fn settle(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
         let Some(connection) = guard.slab.get_mut(id) else { return };
         let bytes = connection.buffer_bytes();
-        if bytes != connection.charged_bytes {
+        let held = bytes + connection.output.pinned_bytes();
+        let has_grown = held > connection.held_bytes;
+        if held != connection.held_bytes || bytes != connection.charged_bytes {
             self.state.buffers.recharge(connection.charged_bytes, bytes);
-            connection.charged_bytes = bytes;
+            connection.info.note_held(held, self.seconds);
+            (connection.charged_bytes, connection.held_bytes) = (bytes, held);
         }
         let can_go_on = connection.is_readable || connection.protocol_state.has_backlog();
         if can_go_on && !connection.has_unsent() && !connection.is_queued {
             connection.is_queued = true;
             guard.ready.push(id);
         }
+        if has_grown {
+            self.state.relieve_buffers(self.seconds);
+        }
     }
 
     fn close(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
-        let Some(connection) = guard.slab.remove(id) else { return };
+        let Some(mut connection) = guard.slab.remove(id) else { return };
+        guard.stalled -= usize::from(connection.is_stalled);
         self.state.buffers.recharge(connection.charged_bytes, 0);
+        self.state.buffers.recharge_session(connection.transport.kept_bytes(), 0);
         self.state.registry.remove(&connection.info);
+        if connection.info.is_condemned() {
+            connection.close_reason = CloseReason::BuffersFull;
+            self.counters().buffers_full_kicks.add(1);
+        }
         self.state.log.closed(&connection.info, connection.close_reason);
         self.counters().connections_closed.add(1);
         // Dropping the socket closes it and removes it from epoll.
@@ -402,7 +446,10 @@ impl<'s, S: Store> Worker<'s, S> {
     /// Gives a connection that became a watcher to the log. The counters count it as closed.
     fn hand_to_log(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId, events: Events) {
         let Some(connection) = guard.slab.remove(id) else { return };
+        guard.stalled -= usize::from(connection.is_stalled);
         self.state.buffers.recharge(connection.charged_bytes, 0);
+        self.state.buffers.recharge_session(connection.transport.kept_bytes(), 0);
+        connection.info.note_held(0, self.seconds);
         self.counters().connections_closed.add(1);
         // Fails only for a socket that is not registered, and this one is.
         let _ = epoll::delete(&guard.reactor.epoll, &connection.transport.socket);
@@ -410,7 +457,7 @@ impl<'s, S: Store> Worker<'s, S> {
         self.state.log.join(transport, info, events, output);
     }
 
-    /// Once a second: closes connections that exceeded the idle timeout.
+    /// Once a second: closes connections that exceeded the send timeout or the idle timeout.
     fn tick(&mut self, guard: &mut ReactorGuard<'_>) {
         let seconds = self.state.clock.seconds();
         if seconds == self.last_tick_seconds {
@@ -418,6 +465,9 @@ impl<'s, S: Store> Worker<'s, S> {
         }
         (self.seconds, self.last_tick_seconds) = (seconds, seconds);
         self.spare.truncate(SPARE_BUFFERS / 8);
+        self.spare_bytes = self.spare.iter().map(Vec::capacity).sum();
+        self.close_stalled(guard, seconds);
+        self.state.relieve_buffers(seconds);
         let timeout = self.state.settings.idle_timeout_seconds;
         if timeout == 0 {
             return;
@@ -429,6 +479,23 @@ impl<'s, S: Store> Worker<'s, S> {
         for id in idle.map(|(id, _)| id).collect::<Vec<_>>() {
             self.counters().idle_kicks.add(1);
             self.close_because(guard, id, CloseReason::IdleTimeout);
+        }
+    }
+
+    /// Closes the connections whose answers stood still for longer than the send timeout.
+    fn close_stalled(&mut self, guard: &mut ReactorGuard<'_>, seconds: u32) {
+        let timeout = self.state.settings.send_timeout_seconds;
+        if timeout == 0 || guard.stalled == 0 {
+            return;
+        }
+        let is_late = |connection: &Connection| {
+            connection.is_stalled
+                && seconds.saturating_sub(connection.info.sent_seconds()) > timeout
+        };
+        let late = guard.slab.iter().filter(|(_, connection)| is_late(connection));
+        for id in late.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.counters().send_timeout_kicks.add(1);
+            self.close_because(guard, id, CloseReason::SendTimeout);
         }
     }
 

@@ -149,6 +149,10 @@ impl<S: Strategy> Store for HotRing<S> {
     fn set_memory_limit(&self, bytes: usize) {
         self.memory.set_limit(bytes);
     }
+
+    fn pinned_bytes(&self) -> usize {
+        self.memory.pinned_bytes()
+    }
 }
 
 impl<S: Strategy> Engine for HotRing<S> {

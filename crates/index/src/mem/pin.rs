@@ -18,6 +18,8 @@ pub(super) struct Pins {
     /// guard, which the reclaimer's scan of the guards acquires; so a reclaimer that reads 0 has
     /// missed no pin of an item past its grace period.
     count: AtomicUsize,
+    /// Bytes of the pinned values, each counted once however many readers it has.
+    bytes: AtomicUsize,
     items: Mutex<HashMap<ItemRef, Pin>>,
 }
 
@@ -77,6 +79,7 @@ impl Drop for Pinned {
         if pin.readers == 0 {
             let is_freed = pin.is_freed;
             items.remove(&self.item);
+            pins.bytes.fetch_sub(self.as_bytes().len(), Ordering::Relaxed);
             drop(items);
             pins.count.fetch_sub(1, Ordering::Release);
             if is_freed {
@@ -95,8 +98,16 @@ impl Memory {
         pin.readers += 1;
         if pin.readers == 1 {
             self.pins.count.fetch_add(1, Ordering::Release);
+            self.pins.bytes.fetch_add(value.len(), Ordering::Relaxed);
         }
         drop(items);
         Pinned { memory: self.clone(), item, value: NonNull::from(value) }
+    }
+
+    /// Bytes of the values that are pinned, each counted once. They are charged to the limit as
+    /// long as they are pinned, also after their item was removed.
+    pub fn pinned_bytes(&self) -> usize {
+        // Relaxed: a sum that orders nothing.
+        self.pins.bytes.load(Ordering::Relaxed)
     }
 }

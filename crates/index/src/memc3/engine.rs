@@ -37,6 +37,10 @@ impl<const SLOTS: usize, V: Variant> Store for Memc3Engine<SLOTS, V> {
     fn set_memory_limit(&self, bytes: usize) {
         self.items.memory.set_limit(bytes);
     }
+
+    fn pinned_bytes(&self) -> usize {
+        self.items.memory.pinned_bytes()
+    }
 }
 
 impl<const SLOTS: usize, V: Variant> Engine for Memc3Engine<SLOTS, V> {

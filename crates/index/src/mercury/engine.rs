@@ -87,6 +87,10 @@ impl<L: Locking> Store for MercuryEngine<L> {
     fn set_memory_limit(&self, bytes: usize) {
         self.memory.set_limit(bytes);
     }
+
+    fn pinned_bytes(&self) -> usize {
+        self.memory.pinned_bytes()
+    }
 }
 
 impl<L: Locking> Engine for MercuryEngine<L> {

@@ -35,6 +35,10 @@ impl<const SLOTS: usize> crate::Store for PipelineEngine<SLOTS> {
     fn set_memory_limit(&self, bytes: usize) {
         self.0.memory.set_limit(bytes);
     }
+
+    fn pinned_bytes(&self) -> usize {
+        self.0.memory.pinned_bytes()
+    }
 }
 
 impl<const SLOTS: usize> crate::Engine for PipelineEngine<SLOTS> {

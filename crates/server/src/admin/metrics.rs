@@ -169,6 +169,16 @@ fn connections(text: &mut MetricsText, snapshot: &Snapshot) {
             "Connections closed because of the idle timeout.",
             counts.idle_kicks,
         ),
+        (
+            "amalgam_connections_send_timeout_closed_total",
+            "Connections closed because their answers stood still for longer than send_timeout.",
+            counts.send_timeout_kicks,
+        ),
+        (
+            "amalgam_connections_buffers_full_closed_total",
+            "Connections closed because the buffers were full.",
+            counts.buffers_full_kicks,
+        ),
         ("amalgam_accept_pauses_total", "How often accepting was paused.", snapshot.accept_pauses),
         (
             "amalgam_connection_yields_total",

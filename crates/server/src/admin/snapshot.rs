@@ -70,7 +70,7 @@ impl Snapshot {
             accept_pauses: state.accept_gate.pauses.load(Ordering::Relaxed),
             is_accepting: state.accept_gate.is_open(),
             memory_limit_bytes: state.memory_limit(),
-            buffer_bytes: state.buffers.used_bytes(),
+            buffer_bytes: state.buffers.total_bytes(),
             index: state.index.statistics(),
             durations,
         }

@@ -45,10 +45,14 @@ pub struct Connection {
     pub is_closing: bool,
     /// The reason to report when the connection closes.
     pub close_reason: CloseReason,
+    /// Whether the last attempt to send left a part of an answer unsent.
+    pub is_stalled: bool,
     /// Whether the connection is in the reactor's ready list.
     pub is_queued: bool,
     /// Bytes of buffers charged to the server's budget.
     pub charged_bytes: usize,
+    /// Bytes of buffers and pinned values, as the registry was last told.
+    pub held_bytes: usize,
 }
 
 /// Where a connection's input for this batch lies.
@@ -114,8 +118,10 @@ impl Connection {
             is_hung_up: false,
             is_closing: false,
             close_reason: CloseReason::Normal,
+            is_stalled: false,
             is_queued: false,
             charged_bytes: 0,
+            held_bytes: 0,
         }
     }
 
@@ -201,7 +207,7 @@ impl Connection {
 
     /// Bytes of the buffers that the connection keeps while it waits.
     pub fn buffer_bytes(&self) -> usize {
-        self.input.capacity() + self.output.buffer_bytes() + self.transport.kept_bytes()
+        self.input.capacity() + self.output.buffer_bytes()
     }
 
     /// Whether a part of an answer has not been sent yet.

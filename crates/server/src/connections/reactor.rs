@@ -61,6 +61,8 @@ pub struct Connections {
     pub slab: ConnectionSlab,
     /// Those to be served in the next batch.
     pub ready: Vec<ConnectionId>,
+    /// The number of those whose last attempt to send left a part of an answer unsent.
+    pub stalled: usize,
 }
 
 /// Exclusive access to a reactor's connections.

@@ -122,6 +122,10 @@ counters! {
     conn_yields,
     /// Connections closed because of the idle timeout.
     idle_kicks,
+    /// Connections closed because their answers stood still for too long.
+    send_timeout_kicks,
+    /// Connections closed because the buffers were full.
+    buffers_full_kicks,
     /// Requests refused because there was no buffer memory.
     read_buf_oom,
     /// Requests refused because a batch had more answers than `read_buf_mem_limit` allows.

@@ -60,9 +60,9 @@ impl Output {
         self.pinned_bytes
     }
 
-    /// Bytes of memory that the output keeps from other uses: its buffer and the pinned values.
+    /// Bytes of the output's own memory: its buffer. Pinned values are the store's memory.
     pub fn buffer_bytes(&self) -> usize {
-        self.bytes.capacity() + self.pinned_bytes
+        self.bytes.capacity()
     }
 
     /// Takes the buffer out for reuse. Requires: everything was sent.

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use amalgam_op::IgnorePoison;
+
+use crate::net::sys::shut_down;
 
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,10 @@ pub enum CloseReason {
     Normal,
     /// The client was silent for longer than the idle timeout.
     IdleTimeout,
+    /// The client took no byte of its answers for longer than the send timeout.
+    SendTimeout,
+    /// The buffers were full, and this connection had held memory for the longest.
+    BuffersFull,
     /// The server shuts down.
     Shutdown,
 }
@@ -43,13 +49,58 @@ pub struct ConnectionInfo {
     pub local: String,
     active_seconds: AtomicU32,
     activity: AtomicU8,
+    /// Bytes of buffers and pinned values that the connection keeps while it waits.
+    held_bytes: AtomicUsize,
+    /// The second since which it has always held some. No meaning while it holds none.
+    held_since: AtomicU32,
+    /// The second at which a part of an answer was last sent, or became unsent.
+    sent_seconds: AtomicU32,
+    /// Bytes that it held when it was chosen to be closed; 0 if it was not.
+    condemned_bytes: AtomicUsize,
 }
 
 impl ConnectionInfo {
     /// The entry for a connection that was just accepted.
     pub fn new(number: i32, peer: Option<SocketAddr>, local: String, seconds: u32) -> Arc<Self> {
-        let (active_seconds, activity) = (AtomicU32::new(seconds), AtomicU8::new(0));
-        Arc::new(Self { number, peer, local, active_seconds, activity })
+        Arc::new(Self {
+            number,
+            peer,
+            local,
+            active_seconds: AtomicU32::new(seconds),
+            activity: AtomicU8::new(0),
+            held_bytes: AtomicUsize::new(0),
+            held_since: AtomicU32::new(seconds),
+            sent_seconds: AtomicU32::new(seconds),
+            condemned_bytes: AtomicUsize::new(0),
+        })
+    }
+
+    /// Records how many bytes the connection holds. Requires: called by the one worker that serves
+    /// the connection at the time.
+    pub fn note_held(&self, bytes: usize, seconds: u32) {
+        if self.held_bytes.swap(bytes, Ordering::Relaxed) == 0 {
+            self.held_since.store(seconds, Ordering::Relaxed);
+        }
+    }
+
+    /// Records the second at which a part of an answer was sent, or became unsent.
+    pub fn note_sent(&self, seconds: u32) {
+        self.sent_seconds.store(seconds, Ordering::Relaxed);
+    }
+
+    /// The second at which a part of an answer was last sent, or became unsent.
+    pub fn sent_seconds(&self) -> u32 {
+        self.sent_seconds.load(Ordering::Relaxed)
+    }
+
+    /// Whether the connection was chosen to be closed.
+    pub fn is_condemned(&self) -> bool {
+        self.condemned_bytes.load(Ordering::Relaxed) > 0
+    }
+
+    /// Seconds since anything was received or sent.
+    fn still_seconds(&self, seconds: u32) -> u32 {
+        seconds.saturating_sub(self.active_seconds().max(self.sent_seconds()))
     }
 
     /// Records the second at which something was received.
@@ -89,13 +140,17 @@ pub fn address_name(kind: &str, address: &SocketAddr) -> String {
     format!("{kind}{six}:{address}")
 }
 
-/// The badges of all open connections, by file descriptor. Shared by all threads.
+/// All open connections, by file descriptor. Shared by all threads.
 #[derive(Default)]
-pub struct ConnectionRegistry(Mutex<BTreeMap<i32, Arc<ConnectionInfo>>>);
+pub struct ConnectionRegistry {
+    connections: Mutex<BTreeMap<i32, Arc<ConnectionInfo>>>,
+    /// Bytes held by connections that were chosen to be closed and are not closed yet.
+    condemned_bytes: AtomicUsize,
+}
 
 impl ConnectionRegistry {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<i32, Arc<ConnectionInfo>>> {
-        self.0.lock().ignore_poison()
+        self.connections.lock().ignore_poison()
     }
 
     /// Adds a connection.
@@ -107,6 +162,43 @@ impl ConnectionRegistry {
     /// have been reused.
     pub fn remove(&self, info: &ConnectionInfo) {
         self.lock().remove(&info.number);
+        let condemned = info.condemned_bytes.load(Ordering::Relaxed);
+        self.condemned_bytes.fetch_sub(condemned, Ordering::Relaxed);
+    }
+
+    /// Bytes held by connections that were chosen to be closed and are not closed yet.
+    pub fn condemned_bytes(&self) -> usize {
+        self.condemned_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Closes connections that hold at least `bytes` together, or all that qualify: those that
+    /// neither received nor sent anything for `still_seconds`, the one that has held memory for the
+    /// longest first. Their own workers notice it, and free the memory. Returns how many were
+    /// chosen. Locks the registry while it looks at every connection.
+    pub fn condemn(&self, bytes: usize, still_seconds: u32, seconds: u32) -> usize {
+        let connections = self.lock();
+        let held = |info: &ConnectionInfo| info.held_bytes.load(Ordering::Relaxed);
+        let mut holders: Vec<_> = connections
+            .values()
+            .filter(|info| held(info) > 0 && !info.is_condemned())
+            .filter(|info| info.still_seconds(seconds) >= still_seconds)
+            .map(|info| (info.held_since.load(Ordering::Relaxed), usize::MAX - held(info), info))
+            .collect();
+        holders.sort_unstable_by_key(|(since, size, _)| (*since, *size));
+        let (mut chosen, mut freed) = (0, 0);
+        for (_, _, info) in holders {
+            if freed >= bytes {
+                break;
+            }
+            let held = held(info).max(1);
+            info.condemned_bytes.store(held, Ordering::Relaxed);
+            self.condemned_bytes.fetch_add(held, Ordering::Relaxed);
+            // Connections are removed from the registry before their socket is closed, and the
+            // registry is locked, so the number is that of this connection's open socket.
+            shut_down(info.number);
+            (chosen, freed) = (chosen + 1, freed + held);
+        }
+        chosen
     }
 
     /// The number of open connections, including those that no worker has taken over yet.

@@ -17,6 +17,15 @@ pub struct Datagram {
     pub sender: SocketAddr,
 }
 
+/// Ends both directions of the connection whose socket has this file descriptor: its worker finds
+/// it broken. Requires: the caller keeps the descriptor from being closed during the call; no
+/// memory depends on that, but another file could be hit.
+pub fn shut_down(number: i32) {
+    // SAFETY: the call takes numbers only. It fails for what is no connected socket, and for one
+    // that the peer has closed; there is nothing left to do then.
+    unsafe { libc::shutdown(number, libc::SHUT_RDWR) };
+}
+
 /// Receives up to [`DATAGRAMS`] datagrams, each into its part of `buffer`, which is divided into
 /// that many equal parts. Appends one entry for each datagram to `received`; None for a sender that
 /// is not an internet address. Does not wait.

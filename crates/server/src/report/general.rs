@@ -72,7 +72,7 @@ fn connections<S: Store>(state: &ServerState<S>, stat: &mut StatSink<'_>) {
     stat("response_obj_oom", &counts.responses_refused);
     zeros(stat, &["response_obj_count", "response_obj_bytes"]);
     stat("read_buf_count", &0);
-    stat("read_buf_bytes", &state.buffers.used_bytes());
+    stat("read_buf_bytes", &state.buffers.total_bytes());
     stat("read_buf_bytes_free", &0);
     stat("read_buf_oom", &counts.read_buf_oom);
     stat("reserved_fds", &RESERVED_FILES);
@@ -109,6 +109,8 @@ fn requests<S: Store>(state: &ServerState<S>, stat: &mut StatSink<'_>) {
     for (name, value) in rows {
         stat(name, &value);
     }
+    stat("send_timeout_kicks", &counts.send_timeout_kicks);
+    stat("buffers_full_kicks", &counts.buffers_full_kicks);
     if state.settings.idle_timeout_seconds > 0 {
         stat("idle_kicks", &counts.idle_kicks);
     }

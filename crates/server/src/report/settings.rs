@@ -46,6 +46,7 @@ pub fn settings<S: Store>(state: &ServerState<S>, stat: &mut StatSink<'_>) {
         "temporary_ttl",
     ]);
     stat("idle_timeout", &state.settings.idle_timeout_seconds);
+    stat("send_timeout", &state.settings.send_timeout_seconds);
     let mut show = |names: &[&str]| names.iter().for_each(|name| stat(name, &tunables.get(name)));
     show(&[
         "watcher_logbuf_size",

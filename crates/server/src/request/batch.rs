@@ -9,9 +9,10 @@
 //! Invariants:
 //! 1. The requests of a connection are executed, and answered, in the order of their arrival.
 //! 2. Serving a request copies and allocates nothing but what enters its connection's output.
-//! 3. A connection whose output passes [`MAX_OUTPUT_BYTES`](crate::request::slot::MAX_OUTPUT_BYTES)
-//!    stalls: its requests from there on stay in its input and are parsed again when the output is
-//!    drained.
+//! 3. A connection whose output passes its limit ([`BufferBudget::output_allowance`]) stalls: its
+//!    requests from there on stay in its input and are parsed again when the output is drained.
+//!
+//! [`BufferBudget::output_allowance`]: crate::connections::budget::BufferBudget::output_allowance
 
 use amalgam_index::Store;
 

@@ -6,6 +6,7 @@ use amalgam_index::{Found, Sink, Store, Worker};
 use amalgam_op::{Key, Now, Op, Outcome};
 use amalgam_protocol::Reply;
 
+use crate::connections::budget::BATCH_OUTPUT_BYTES;
 use crate::request::context::BatchContext;
 use crate::request::observer::Observer;
 use crate::request::slot::RequestSlot;
@@ -66,17 +67,29 @@ impl ReadAnswers<'_, '_> {
         request.checked_sub(1).map_or(0, |before| self.reads[before].keys_end as usize)
     }
 
-    /// Stalls the connection whose output the answer before `position` filled.
-    fn stall(&mut self, position: usize) {
+    /// Stalls the connection whose output the answer before `position` filled. Returns the number
+    /// of its slot.
+    fn stall(&mut self, position: usize) -> usize {
         let before = self.first_key(self.current);
-        if position == before {
+        let (span, start, answered) = if position == before {
             let span = self.reads[self.current - 1].span;
-            self.slots[span.slot as usize].stall(span.end as usize, 0);
+            (span, span.end, 0)
         } else {
             let request = &self.reads[self.current];
             let answered = request.skipped as usize + position - before;
-            let span = request.span;
-            self.slots[span.slot as usize].stall(span.start as usize, answered);
+            (request.span, request.span.start, answered)
+        };
+        self.slots[span.slot as usize].stall(start as usize, answered);
+        span.slot as usize
+    }
+
+    /// Stalls the connections of all requests that are not answered yet.
+    fn stall_rest(&mut self) {
+        for request in &self.reads[self.current..] {
+            let slot = &mut self.slots[request.span.slot as usize];
+            if !slot.is_stalled {
+                slot.stall(request.span.start as usize, request.skipped as usize);
+            }
         }
     }
 
@@ -178,6 +191,8 @@ pub fn execute_reads<S: Store>(
         stop: Stop::Not,
     };
     let mut position = 0;
+    // Bytes of the outputs that are full: values that cannot be pinned may be large.
+    let mut full_bytes = 0;
     loop {
         let keys = answers.runnable(position);
         if keys.is_empty() {
@@ -194,7 +209,11 @@ pub fn execute_reads<S: Store>(
         }
         if answers.stop == Stop::Full {
             answers.stop = Stop::Not;
-            answers.stall(position);
+            let slot = answers.stall(position);
+            full_bytes += answers.slots[slot].output.bytes.len();
+            if full_bytes >= BATCH_OUTPUT_BYTES {
+                answers.stall_rest();
+            }
         }
     }
     context.counts.cmd_get += answers.hits + answers.misses;

@@ -1,11 +1,9 @@
 //! One connection's part in a batch: its protocol state and its output, lent for the duration.
 
+use crate::connections::budget::MAX_OUTPUT_BYTES;
 use crate::connections::protocol_state::ProtocolState;
 use crate::net::output::Output;
 use crate::watch::events::Events;
-
-/// Bytes of a connection's output from which on its requests wait until the output is drained.
-pub const MAX_OUTPUT_BYTES: usize = 256 << 10;
 
 /// See the head of this module.
 pub struct RequestSlot {
@@ -15,6 +13,8 @@ pub struct RequestSlot {
     pub output: Output,
     /// The file descriptor of the connection, by which watchers know it; 0 for a datagram.
     pub number: i32,
+    /// Bytes of output from which on the connection's requests wait until the output is drained.
+    pub output_limit_bytes: usize,
     /// Bytes of the input that were dealt with and can be discarded.
     pub consumed: usize,
     /// Whether to close the connection once the output is sent.
@@ -39,6 +39,7 @@ impl RequestSlot {
             protocol_state,
             output,
             number: 0,
+            output_limit_bytes: MAX_OUTPUT_BYTES,
             consumed: 0,
             is_closing: false,
             is_broken: false,
@@ -59,10 +60,10 @@ impl RequestSlot {
         self.allows_pins
     }
 
-    /// Whether the output has reached [`MAX_OUTPUT_BYTES`].
+    /// Whether the output has reached its limit.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.output.bytes.len() + self.output.pinned_bytes() >= MAX_OUTPUT_BYTES
+        self.output.bytes.len() + self.output.pinned_bytes() >= self.output_limit_bytes
     }
 
     /// Closes the connection without executing the requests that it sent in this batch, which are

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use amalgam_index::mem::Evictions;
@@ -33,6 +33,10 @@ use crate::watch::log::WatchLog;
 
 /// The smallest budget for connection buffers.
 const MIN_BUFFER_BYTES: usize = 8 << 20;
+
+/// Seconds without a byte received or sent after which a connection may be closed for the sake of
+/// the others' buffers.
+const STILL_SECONDS: u32 = 2;
 
 /// See the head of this module.
 pub struct ServerState<S> {
@@ -84,6 +88,8 @@ pub struct ServerState<S> {
     pub verbosity: AtomicU8,
     /// The TCP port in use; unset without TCP.
     pub tcp_port: OnceLock<u16>,
+    /// The second at which connections that make no progress were last looked for.
+    relieved_at: AtomicU32,
     memory_limit: AtomicUsize,
     is_stopping: AtomicBool,
     /// Whether all threads have ended.
@@ -161,6 +167,7 @@ impl<S: Store> ServerState<S> {
             accept_gate: AcceptGate::default(),
             verbosity: AtomicU8::new(settings.verbosity),
             tcp_port: tcp_port.map_or_else(OnceLock::new, OnceLock::from),
+            relieved_at: AtomicU32::new(0),
             memory_limit: AtomicUsize::new(settings.memory_bytes),
             is_stopping: AtomicBool::new(false),
             has_ended: Arc::default(),
@@ -282,11 +289,38 @@ impl<S: Store> ServerState<S> {
         self.memory_limit.load(Ordering::Relaxed)
     }
 
-    /// Changes the memory limit; items above it are evicted over time.
+    /// Changes the memory limit; items above it are evicted over time. A limit above that of the
+    /// start does not raise the limit for buffers, as any client may ask for it.
     pub fn set_memory_limit(&self, bytes: usize) {
         self.memory_limit.store(bytes, Ordering::Relaxed);
-        self.buffers.set_limit(buffer_limit(bytes, &self.settings));
-        self.index.set_memory_limit(bytes.saturating_sub(self.buffers.used_bytes()));
+        let for_buffers = bytes.min(self.settings.memory_bytes);
+        self.buffers.set_limit(buffer_limit(for_buffers, &self.settings));
+        self.index.set_memory_limit(bytes.saturating_sub(self.buffers.squeeze_bytes()));
+    }
+
+    /// Bytes of connections' buffers and pinned values, without those of connections that are about
+    /// to be closed.
+    fn held_bytes(&self) -> usize {
+        let used = self.buffers.used_bytes() + self.index.pinned_bytes();
+        used.saturating_sub(self.registry.condemned_bytes())
+    }
+
+    /// Closes connections if the buffers lack memory. Above the limit the connections that have
+    /// held memory for the longest are closed; above half of it only those that made no progress
+    /// for [`STILL_SECONDS`], and that is checked once a second. `seconds` is the current time.
+    pub fn relieve_buffers(&self, seconds: u32) {
+        let (held, limit) = (self.held_bytes(), self.buffers.limit_bytes());
+        let chosen = if held > limit {
+            self.registry.condemn(held - limit / 8 * 7, 0, seconds)
+        } else if held > limit / 2 && self.relieved_at.swap(seconds, Ordering::Relaxed) != seconds {
+            self.registry.condemn(held - limit / 2, STILL_SECONDS, seconds)
+        } else {
+            return;
+        };
+        if chosen > 0 {
+            log::warn!(connections = chosen, bytes = held, limit; "the buffers are full: closed \
+                the connections that held memory for the longest");
+        }
     }
 }
 

@@ -124,6 +124,8 @@ impl WatchLog {
                 CloseReason::Error => "error",
                 CloseReason::Normal => "normal",
                 CloseReason::IdleTimeout => "idle_timeout",
+                CloseReason::SendTimeout => "send_timeout",
+                CloseReason::BuffersFull => "buffers_full",
                 CloseReason::Shutdown => "shutdown",
             };
             self.add(
