@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::time::Duration;
 
 use amalgam_server::Settings;
 use support::{Running, settings};
@@ -169,4 +170,33 @@ fn dashboard_and_alerts_use_existing_metrics() {
             assert!(known.contains(name), "{file} asks for {name}");
         }
     }
+}
+
+#[test]
+fn trickling_clients_keep_nobody_out_and_do_not_delay_the_end() {
+    let server = Running::start(with_admin());
+    let address = server.admin.expect("an admin address");
+    // Every other one has sent a whole request, and trickles behind it.
+    let trickle = |number: usize| {
+        let mut stream = TcpStream::connect(address).expect("accepts");
+        let rest = if number.is_multiple_of(2) { "" } else { "Host: localhost\r\n\r\n" };
+        let _ = write!(stream, "GET /metrics HTTP/1.1\r\n{rest}");
+        while stream.write_all(b"x").is_ok() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    std::thread::scope(|scope| {
+        for number in 0..20 {
+            scope.spawn(move || trickle(number));
+        }
+        for _ in 0..20 {
+            assert_eq!(get(&server, "/healthz").0, "HTTP/1.1 200 OK");
+        }
+        let (ended, end) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            drop(server);
+            let _ = ended.send(());
+        });
+        end.recv_timeout(support::PATIENCE).expect("the server ends while clients trickle");
+    });
 }

@@ -2,7 +2,9 @@
 //!
 //! Invariants:
 //! 1. A request's head has at most [`MAX_HEAD_BYTES`] and [`TIMEOUT`] to arrive; nothing else of
-//!    the request is kept.
+//!    the request is kept. The response has [`TIMEOUT`] to be received, and what the client sends
+//!    behind its request is read for [`DRAIN_TIMEOUT`]. These hold for the whole, however slowly
+//!    the bytes trickle.
 //! 2. Every response states its length, closes the connection, and forbids loading content from
 //!    elsewhere.
 
@@ -19,7 +21,10 @@ const MAX_FIELDS: usize = 64;
 /// How long a request may take to arrive, and a response to be received.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often a waiting read checks whether the server shuts down.
+/// How long the bytes behind a request are read and discarded, at most.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How often a waiting read or write checks whether the server shuts down.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Bytes of a request that are read and discarded before the connection is closed, at most.
@@ -145,12 +150,17 @@ pub fn is_local_host(host: &str) -> bool {
     is_localhost || host.parse::<IpAddr>().is_ok()
 }
 
-/// Sends a response and closes the connection.
+/// Sends a response, and ends the sending direction of the connection.
 ///
 /// # Errors
 ///
-/// If the client does not receive it in time.
-pub fn respond(stream: &mut TcpStream, response: &Response, is_head: bool) -> io::Result<()> {
+/// If the client does not receive it in time, or would have to be waited for while `is_ending`.
+pub fn respond(
+    stream: &mut TcpStream,
+    response: &Response,
+    is_head: bool,
+    is_ending: impl Fn() -> bool,
+) -> io::Result<()> {
     let Response { status, content_type, body } = response;
     let mut bytes = format!(
         "HTTP/1.1 {status}\r\n\
@@ -168,19 +178,35 @@ pub fn respond(stream: &mut TcpStream, response: &Response, is_head: bool) -> io
     if !is_head {
         bytes.push_str(body);
     }
-    stream.set_write_timeout(Some(TIMEOUT))?;
-    stream.write_all(bytes.as_bytes())?;
-    stream.shutdown(Shutdown::Write)?;
-    // Closing a socket with unread input resets the connection, which would discard the response.
+    let deadline = Instant::now() + TIMEOUT;
+    stream.set_write_timeout(Some(POLL_INTERVAL))?;
+    let mut rest = bytes.as_bytes();
+    while !rest.is_empty() {
+        match stream.write(rest) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => rest = &rest[count..],
+            Err(error) if is_fatal_or_late(&error, deadline) || is_ending() => return Err(error),
+            Err(_) => {}
+        }
+        if Instant::now() > deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+    stream.shutdown(Shutdown::Write)
+}
+
+/// Reads and discards what the client still sends: closing a socket with unread input resets the
+/// connection, which would discard the response.
+pub fn drain(stream: &mut TcpStream, is_ending: impl Fn() -> bool) {
+    let deadline = Instant::now() + DRAIN_TIMEOUT;
     let mut rest = [0; 4096];
     let mut drained = 0;
-    while drained < DRAIN_BYTES {
+    while drained < DRAIN_BYTES && Instant::now() < deadline && !is_ending() {
         match stream.read(&mut rest) {
             Ok(0) | Err(_) => break,
             Ok(count) => drained += count,
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

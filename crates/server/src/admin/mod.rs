@@ -5,7 +5,8 @@
 //! 1. It runs on its own threads, reads what workers publish, and holds a lock that a worker may
 //!    wait for only as long as it takes to copy the locked data.
 //! 2. It changes nothing: only GET and HEAD are allowed.
-//! 3. A client can occupy one of [`MAX_CONNECTIONS`] threads for a few seconds at most.
+//! 3. A client can occupy one of [`MAX_CONNECTIONS`] threads for a few seconds at most, and gives
+//!    way to new ones while its request is not complete.
 
 mod history;
 mod http;
@@ -13,11 +14,12 @@ mod metrics;
 mod snapshot;
 mod status;
 
+use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,8 +32,12 @@ use history::History;
 use http::{Request, Response};
 use snapshot::Snapshot;
 
-/// Connections that are answered at once; further ones are closed unanswered.
+/// Connections that are served at once. For a further one, the oldest whose request is not complete
+/// is closed; if there is none, the further one is.
 const MAX_CONNECTIONS: usize = 16;
+
+/// Threads at once: those of connections that were closed for others take a moment to end.
+const MAX_THREADS: usize = 2 * MAX_CONNECTIONS;
 
 /// The pause after the system refused a connection or a thread.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -49,6 +55,17 @@ pub struct Admin {
     waker: OwnedFd,
 }
 
+/// A connection that is being served.
+struct Client {
+    /// Another handle of the connection's socket.
+    socket: TcpStream,
+    /// Whether its request has arrived and is being answered.
+    is_answered: AtomicBool,
+}
+
+/// The connections that are being served, the oldest first.
+type Clients = Mutex<VecDeque<Arc<Client>>>;
+
 /// Ends [`Admin::serve`] when dropped.
 pub struct AdminShutdownGuard<'a>(&'a Admin);
 
@@ -58,6 +75,26 @@ impl Drop for AdminShutdownGuard<'_> {
         // Fails only if a wake-up is pending already.
         let _ = rustix::io::write(&self.0.waker, &1_u64.to_ne_bytes());
     }
+}
+
+/// Adds a connection, in place of another if there are too many. Returns whether it was added.
+fn admit(clients: &Clients, client: &Arc<Client>) -> bool {
+    let mut clients = clients.lock().ignore_poison();
+    if clients.len() >= MAX_CONNECTIONS {
+        let is_waiting = |client: &Arc<Client>| !client.is_answered.load(Ordering::Relaxed);
+        let Some(position) = clients.iter().position(is_waiting) else { return false };
+        if let Some(oldest) = clients.remove(position) {
+            // Its thread wakes up and ends. Fails only if the client closed it already.
+            let _ = oldest.socket.shutdown(Shutdown::Both);
+        }
+    }
+    clients.push_back(Arc::clone(client));
+    true
+}
+
+/// Removes a connection, if it is still there.
+fn forget(clients: &Clients, client: &Arc<Client>) {
+    clients.lock().ignore_poison().retain(|other| !Arc::ptr_eq(other, client));
 }
 
 impl Admin {
@@ -97,7 +134,7 @@ impl Admin {
 
     /// Answers requests until the guard is dropped, on this thread and a few others.
     pub fn serve<S: Store>(&self, state: &ServerState<S>) {
-        let open = AtomicUsize::new(0);
+        let (clients, threads) = (Clients::default(), AtomicUsize::new(0));
         let mut next_tick = Instant::now();
         thread::scope(|scope| {
             while !self.is_ending() {
@@ -114,18 +151,24 @@ impl Admin {
                         continue;
                     }
                 };
-                if open.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
-                    open.fetch_sub(1, Ordering::Relaxed);
+                let Ok(socket) = stream.try_clone() else { continue };
+                let client = Arc::new(Client { socket, is_answered: AtomicBool::new(false) });
+                let is_crowded = threads.load(Ordering::Relaxed) >= MAX_THREADS;
+                if is_crowded || !admit(&clients, &client) {
                     continue;
                 }
-                let open = &open;
+                threads.fetch_add(1, Ordering::Relaxed);
+                let (clients, threads) = (&clients, &threads);
+                let own = Arc::clone(&client);
                 let body = move || {
                     // An error means that the client has gone; there is nobody to report it to.
-                    let _ = self.answer(stream, state);
-                    open.fetch_sub(1, Ordering::Relaxed);
+                    let _ = self.answer(stream, &own, state);
+                    forget(clients, &own);
+                    threads.fetch_sub(1, Ordering::Relaxed);
                 };
                 if thread::Builder::new().name("admin".into()).spawn_scoped(scope, body).is_err() {
-                    open.fetch_sub(1, Ordering::Relaxed);
+                    forget(clients, &client);
+                    threads.fetch_sub(1, Ordering::Relaxed);
                     thread::sleep(RETRY_DELAY);
                 }
             }
@@ -156,9 +199,16 @@ impl Admin {
         }
     }
 
-    fn answer<S: Store>(&self, mut stream: TcpStream, state: &ServerState<S>) -> io::Result<()> {
+    fn answer<S: Store>(
+        &self,
+        mut stream: TcpStream,
+        client: &Client,
+        state: &ServerState<S>,
+    ) -> io::Result<()> {
         stream.set_nonblocking(false)?;
-        let (response, is_head) = match http::read_request(&mut stream, || self.is_ending())? {
+        let result = http::read_request(&mut stream, || self.is_ending())?;
+        client.is_answered.store(true, Ordering::Relaxed);
+        let (response, is_head) = match result {
             Err(response) => (response, false),
             Ok(request) if !self.is_host_allowed(&request) => {
                 let line = "the Host header must be the address of this machine, or localhost";
@@ -166,7 +216,10 @@ impl Admin {
             }
             Ok(request) => (self.route(&request.path, state), request.is_head),
         };
-        http::respond(&mut stream, &response, is_head)
+        http::respond(&mut stream, &response, is_head, || self.is_ending())?;
+        client.is_answered.store(false, Ordering::Relaxed);
+        http::drain(&mut stream, || self.is_ending());
+        Ok(())
     }
 
     /// Protects a loopback address, which has no password, from DNS rebinding: a request under a
