@@ -478,7 +478,8 @@ mod tests {
         // It ends with the test's process.
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let session = tls.session(Security::AsServer).expect("it is secured");
+                let session = tls.session(Security::AsServer).expect("certificates");
+                let session = session.expect("it is secured");
                 serve(Secured { session, stream }, &[&answer("200 OK", "{}")]);
             }
         });

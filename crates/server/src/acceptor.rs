@@ -173,8 +173,18 @@ impl<'s, S: Store> Acceptor<'s, S> {
         log::debug!(peer:?, number, worker; "accepted a connection");
         let info = ConnectionInfo::new(number, peer, local, state.clock.seconds());
         state.registry.insert(&info);
-        let session = state.tls.as_ref().and_then(|tls| tls.session(listener.security));
-        state.reactors[worker].hand_over(Transport::new(socket, session), info);
+        let session = state.tls.as_ref().map(|tls| tls.session(listener.security)).transpose();
+        match session {
+            Ok(session) => {
+                let transport = Transport::new(socket, session.flatten());
+                state.reactors[worker].hand_over(transport, info);
+            }
+            Err(error) => {
+                // Never in plaintext.
+                log::error!(error:%; "closed a connection: there can be no TLS session");
+                state.registry.remove(&info);
+            }
+        }
     }
 
     /// Reads the file of users and the certificates again.

@@ -165,18 +165,22 @@ impl ServerTls {
 
     /// Creates a session for a connection to an address with this security; None if the address is
     /// not secured.
-    pub fn session(&self, security: Security) -> Option<Box<ServerSession>> {
+    ///
+    /// # Errors
+    ///
+    /// If the address is secured and there can be no session: the connection must be closed then,
+    /// as it may not be served in plaintext.
+    pub fn session(&self, security: Security) -> Result<Option<Box<ServerSession>>, rustls::Error> {
         let configs = self.configs.current();
         let config = match security {
-            Security::Plain => return None,
+            Security::Plain => return Ok(None),
             Security::AsServer => &configs.as_server,
             Security::ServerOnly => &configs.server_only,
             Security::Mutual => &configs.mutual,
         };
-        // Fails only for a configuration that cannot be used at all; `open` would have said so.
-        let connection = ServerConnection::new(Arc::clone(config)).ok()?;
+        let connection = ServerConnection::new(Arc::clone(config))?;
         let session = Session::new(connection.into(), Some(self.settings.send_bytes));
-        Some(Box::new(ServerSession { session, counters: Arc::clone(&self.counters) }))
+        Ok(Some(Box::new(ServerSession { session, counters: Arc::clone(&self.counters) })))
     }
 }
 
@@ -353,6 +357,34 @@ fn verifier(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_be_encrypted_is_refused() {
+        let file = |name: &str| {
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/certificates").join(name)
+        };
+        let settings = TlsSettings {
+            chain: file("node.pem"),
+            key: None,
+            has_der_key: false,
+            authorities: None,
+            verify: Verify::Not,
+            ciphers: None,
+            needs_tls13: false,
+            resumes: false,
+            send_bytes: 1 << 14,
+            shown: Vec::new(),
+        };
+        let tls = ServerTls::open(settings, 1).unwrap();
+        assert!(tls.session(Security::AsServer).unwrap().is_some());
+        assert!(tls.session(Security::Plain).unwrap().is_none());
+        let mut unusable = ServerConfig::clone(&tls.configs.current().as_server);
+        unusable.max_fragment_size = Some(1);
+        let unusable = Arc::new(unusable);
+        let (as_server, server_only) = (Arc::clone(&unusable), Arc::clone(&unusable));
+        tls.configs.replace(Configs { as_server, server_only, mutual: unusable });
+        assert!(tls.session(Security::AsServer).is_err());
+    }
 
     #[test]
     fn suites_are_chosen_by_the_names_of_openssl() {
