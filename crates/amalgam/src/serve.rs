@@ -88,6 +88,10 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
         ..defaults
     };
     mention_ignored(&options, &extended);
+    if !settings.listen_udp.is_empty() {
+        log::warn!("UDP is on (-U): a forged request of some bytes makes the server send up to \
+            64 KiB to a victim; let only trusted networks reach the port");
+    }
     log_configuration(&options);
     raise_file_limit(settings.max_connections as u64 + OTHER_FILES);
     if options.enable_coredumps {

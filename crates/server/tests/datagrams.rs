@@ -84,6 +84,29 @@ fn long_answers_take_several_datagrams() {
 }
 
 #[test]
+fn an_answer_is_at_most_as_long_as_a_request_may_be() {
+    let server = with_udp(1);
+    let mut over_tcp = server.connect();
+    for bytes in [60_000, 1_000_000] {
+        over_tcp.send(format!("set k{bytes} 0 0 {bytes}\r\n"));
+        over_tcp.send(vec![b'v'; bytes]);
+        over_tcp.talk("\r\n", "STORED\r\n");
+    }
+    over_tcp.talk("set small 0 0 10\r\n0123456789\r\n", "STORED\r\n");
+    let socket = client(&server);
+    let length = |id: u16, request: &str| {
+        socket.send(&frame(id, request.as_bytes())).unwrap();
+        answer(&socket, id).len()
+    };
+    let refusal = "SERVER_ERROR answer too long for UDP\r\n".len();
+    assert!(length(1, "get k60000\r\n") > 60_000);
+    assert_eq!(length(2, "get k1000000\r\n"), refusal);
+    assert_eq!(length(3, "get k60000 k60000\r\n"), refusal);
+    assert_eq!(length(4, &"get small\r\n".repeat(4000)), refusal);
+    assert!(length(5, "get small\r\n") > 10);
+}
+
+#[test]
 fn many_clients_get_their_own_answers() {
     let server = with_udp(2);
     let sockets: Vec<_> = (0..100).map(|_| client(&server)).collect();

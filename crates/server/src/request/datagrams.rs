@@ -1,11 +1,13 @@
 //! Requests that come as datagrams: received many at a time, answered many at a time.
 //!
 //! No state is kept from one datagram to the next. Off by default: a small request with a forged
-//! sender address makes the server send a large answer to a victim.
+//! sender address makes the server send a larger answer to a victim. An answer has at most
+//! [`MAX_ANSWER_BYTES`]; in place of a longer one the client is told to use TCP.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 
+use amalgam_protocol::Protocol;
 use amalgam_protocol::datagram::{FRAME_HEADER_BYTES, decode_request, split_answer};
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmmsg};
 
@@ -17,6 +19,13 @@ use crate::request::slot::RequestSlot;
 /// The largest request in bytes, as in memcached. Memory of the buffer beyond the end of received
 /// datagrams is never touched.
 const LONGEST_BYTES: usize = 64 << 10;
+
+/// The longest answer to a datagram in bytes: as long as a request may be.
+const MAX_ANSWER_BYTES: usize = LONGEST_BYTES;
+
+/// The answer in place of one that is longer than [`MAX_ANSWER_BYTES`]; to a request in the binary
+/// protocol there is none.
+const TOO_LONG: &[u8] = b"SERVER_ERROR answer too long for UDP\r\n";
 
 /// Datagrams sent by one system call.
 const SENT_AT_ONCE: usize = 64;
@@ -52,7 +61,10 @@ impl Datagrams {
         for _ in &self.received {
             let mut output = Output::default();
             output.bytes = self.outputs.pop().unwrap_or_default();
-            slots.push(RequestSlot::for_datagram(ProtocolState::default(), output));
+            let mut slot = RequestSlot::for_datagram(ProtocolState::default(), output);
+            // One byte more shows that the answer is too long.
+            slot.output_limit_bytes = MAX_ANSWER_BYTES + 1;
+            slots.push(slot);
         }
         self.received.iter().flatten().map(|datagram| datagram.length as u64).sum()
     }
@@ -65,6 +77,15 @@ impl Datagrams {
 
     /// Sends the answers and removes the slots. Returns the number of bytes sent.
     pub fn send(&mut self, slots: &mut Vec<RequestSlot>) -> u64 {
+        for slot in slots.iter_mut() {
+            let output = &mut slot.output.bytes;
+            if output.len() > MAX_ANSWER_BYTES || slot.is_stalled {
+                output.clear();
+                if slot.protocol_state.protocol == Some(Protocol::Text) {
+                    output.extend_from_slice(TOO_LONG);
+                }
+            }
+        }
         let mut pieces = Vec::new();
         let parts = self.buffer.chunks_exact(LONGEST_BYTES);
         for ((datagram, part), slot) in self.received.iter().zip(parts).zip(slots.iter()) {
@@ -79,7 +100,9 @@ impl Datagrams {
         for slot in slots.drain(..) {
             let mut bytes = slot.output.bytes;
             bytes.clear();
-            self.outputs.push(bytes);
+            if bytes.capacity() <= 2 * MAX_ANSWER_BYTES {
+                self.outputs.push(bytes);
+            }
         }
         self.outputs.truncate(DATAGRAMS);
         sent
