@@ -21,7 +21,7 @@ use crate::settings::Settings;
 use crate::state::clock::Clock;
 use crate::state::engine_controls::EngineControls;
 use crate::state::server_state::{OpenedParts, ServerState};
-use crate::state::warm_restart::{SavedItems, check_memcached_meta};
+use crate::state::warm_restart::{SavedItems, check_memcached_meta, set_aside};
 use crate::threads::{ShutdownGuard, join, spawn};
 use crate::watch::sender;
 use crate::worker::Worker;
@@ -30,7 +30,7 @@ use crate::worker::Worker;
 const EXTRA_WORKERS: usize = 2;
 
 /// Opens an index with the items that the last graceful stop saved. A file that cannot be trusted
-/// is logged, and the index is empty then.
+/// is logged and renamed, and the index is empty then.
 fn open_warm<E: Engine>(
     configuration: &Configuration,
     path: &Path,
@@ -38,14 +38,22 @@ fn open_warm<E: Engine>(
     threads: usize,
 ) -> Result<E, OpenError> {
     let refuse = |error: io::Error| {
-        log::warn!(file:% = path.display(), error:%; "saved items are not usable; starting empty");
+        let file = path.display();
+        log::warn!(file:%, error:%; "saved items are not usable; starting empty");
+        match set_aside(path) {
+            Ok(name) => log::warn!(file:%, kept_as:% = name.display(); "the file was renamed"),
+            Err(error) => log::error!(file:%, error:%; "the file cannot be renamed; the next \
+                graceful stop overwrites it"),
+        }
     };
     check_memcached_meta(path).map_err(OpenError::Configuration)?;
     match SavedItems::find(path) {
         Ok(None) => {}
         Err(error) => refuse(error),
         Ok(Some(saved)) => {
-            let index = E::open(&saved.prepare::<E>(configuration.clone()))?;
+            let prepared = saved.prepare::<E>(configuration.clone());
+            // A table of the size that the file states may not fit; a small one grows.
+            let index = E::open(&prepared).or_else(|_| E::open(configuration))?;
             match saved.load(&index, clock, threads) {
                 Ok(report) => {
                     let file = path.display();

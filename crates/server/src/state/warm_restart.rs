@@ -58,6 +58,16 @@ const BLOCKS_AHEAD: usize = 8;
 /// Buckets scanned between two quiescent states.
 const SLICE_BUCKETS: usize = 256;
 
+/// Refused files that are kept beside a memory file, at most.
+const MAX_REFUSED_FILES: usize = 16;
+
+/// Memory of a bucket of any engine in bytes, at least: a stated number of buckets that would take
+/// more than the memory limit is not believed.
+const MIN_BUCKET_BYTES: usize = 8;
+
+/// The highest CAS id that is believed to have been handed out: 2^63 more are left.
+const MAX_FIRST_CAS: u64 = 1 << 63;
+
 /// How many items ahead of its store an item's bucket is prefetched.
 const ITEMS_AHEAD: usize = 8;
 
@@ -216,8 +226,40 @@ pub fn save<S: Store>(
         filler.fill(&mut worker, clock);
         writing.join().unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")))
     })?;
-    fs::rename(&temporary, path)?;
+    rename_and_sync(&temporary, path)?;
     Ok(Report { items, skipped: 0, bytes, duration: start.elapsed() })
+}
+
+/// Renames a file so that the new name survives a loss of power.
+fn rename_and_sync(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Gives a file that cannot be used another name, so that the next graceful stop does not overwrite
+/// it. Returns the new name: the old one with `.refused` behind it, or with a number if that is
+/// taken.
+///
+/// # Errors
+///
+/// If it is not a regular file, cannot be renamed, or there are [`MAX_REFUSED_FILES`] already.
+pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    if !fs::symlink_metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let name = |number: usize| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".refused");
+        if number > 0 {
+            name.push(format!(".{number}"));
+        }
+        PathBuf::from(name)
+    };
+    let free = (0..MAX_REFUSED_FILES).map(name).find(|name| fs::symlink_metadata(name).is_err());
+    let free = free.ok_or_else(|| io::Error::other("there are too many refused files already"))?;
+    rename_and_sync(path, &free)?;
+    Ok(free)
 }
 
 fn head<S: Store>(memory_bytes: usize, buckets: u64, first_cas: u64) -> [u8; HEAD_BYTES] {
@@ -298,6 +340,8 @@ fn write_blocks(
         let _ = empty.try_send(block);
     }
     file.write_all(&end(items))?;
+    // Its name must not reach the disk before its content does.
+    file.sync_all()?;
     Ok((items, bytes + END_BYTES as u64))
 }
 
@@ -388,11 +432,13 @@ impl SavedItems {
 
     /// The configuration of an index that these items will be loaded into.
     pub fn prepare<S: Store>(&self, mut configuration: Configuration) -> Configuration {
-        configuration.first_cas = self.first_cas.max(1);
+        configuration.first_cas = self.first_cas.clamp(1, MAX_FIRST_CAS);
         let has_room = configuration.memory_bytes as u64 >= self.memory_bytes;
         if has_room && self.engine == S::NAME.as_bytes() && self.buckets > 0 {
             // The table was this large in no more memory, so it need not grow to that size again.
+            let most = configuration.memory_bytes / 2 / MIN_BUCKET_BYTES;
             let buckets = 1_usize.checked_shl(self.buckets.ilog2()).unwrap_or(0);
+            let buckets = if buckets <= most { buckets } else { 0 };
             let least = configuration.tuning.buckets.unwrap_or(0);
             configuration.tuning.buckets = Some(buckets.max(least));
         }
@@ -625,6 +671,40 @@ mod tests {
         clock.skip_ahead(3600);
         let report = load(&path, &bytes, &clock).unwrap();
         assert_eq!((report.items, report.skipped), (5, 1));
+    }
+
+    #[test]
+    fn sizes_in_the_head_are_not_believed_beyond_reason() {
+        let clock = Clock::new(2);
+        let (path, mut bytes) = written("sizes", &clock);
+        bytes[40..48].copy_from_slice(&(1_u64 << 60).to_le_bytes());
+        bytes[48..56].copy_from_slice(&u64::MAX.to_le_bytes());
+        let sum = checksum(&bytes[..56]);
+        bytes[56..64].copy_from_slice(&sum.to_le_bytes());
+        fs::write(&path, &bytes).unwrap();
+        let saved = SavedItems::find(&path).unwrap().unwrap();
+        let given = Configuration::default();
+        let prepared = saved.prepare::<Model>(given.clone());
+        assert_eq!(prepared.tuning.buckets.unwrap_or(0), given.tuning.buckets.unwrap_or(0));
+        assert!(prepared.first_cas < u64::MAX / 2 + 2);
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn refused_files_are_kept_under_other_names() {
+        let path = std::env::temp_dir().join(format!("amalgam-aside-{}", std::process::id()));
+        let aside: Vec<_> = (0..3_u8)
+            .map(|number| {
+                fs::write(&path, [number]).unwrap();
+                set_aside(&path).unwrap()
+            })
+            .collect();
+        assert!(!path.exists());
+        for (number, name) in aside.iter().enumerate() {
+            assert_eq!(fs::read(name).unwrap(), [number as u8]);
+            fs::remove_file(name).unwrap();
+        }
+        assert!(set_aside(&path).is_err(), "there is no file");
     }
 
     #[test]
