@@ -2,6 +2,8 @@
 
 PORT ?= 11211
 HOST ?= 127.0.0.1
+# A server of root has to be told as whom it serves.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),-u root)
 
 .PHONY: help run docs test setup fmt clippy unit examples doc tidy loom shuttle miri tsan clients \
 	namespaces cluster-test differential soak simulation mutants fuzz rtl-test rtl-lint rtl-full \
@@ -18,7 +20,7 @@ run:             ## build the server and start it on 127.0.0.1:11211
 	@echo "Starting on $(HOST):$(PORT); end it with Ctrl-C. Two lines to try in another terminal:"
 	@echo "  printf 'set greeting 0 60 5\r\nhello\r\nquit\r\n' | nc $(HOST) $(PORT)"
 	@echo "  printf 'get greeting\r\nquit\r\n' | nc $(HOST) $(PORT)"
-	@exec target/release/amalgam serve -l $(HOST) -p $(PORT) $(ARGS)
+	@exec target/release/amalgam serve $(AS_ROOT) -l $(HOST) -p $(PORT) $(ARGS)
 
 docs:            ## write the tables of docs/results anew from stored JSON
 	cargo run -q --bin amalgam-lab -- reproduce --docs docs/results --out docs/results/reproduce

@@ -54,7 +54,7 @@ pub struct Options {
     #[arg(short = 'r', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub enable_coredumps: bool,
-    /// Assume the identity of this user (when run as root)
+    /// Assume the identity of this user; required when run as root (-u root stays root)
     #[arg(short = 'u', long, value_name = "USER")]
     pub user: Option<String>,
     /// Memory for items, index and buffers; a bare number is megabytes

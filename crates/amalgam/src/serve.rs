@@ -71,15 +71,17 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
     let threshold = if options.verbose > 0 { Threshold::Debug } else { Threshold::Info };
     let format = options.log_format.unwrap_or(Format::Text);
     logs::start(options.log_level.unwrap_or(threshold), format);
-    if options.daemon && !daemon::is_daemon() {
-        return daemon::start();
-    }
+    let is_daemon = options.daemon && daemon::is_daemon();
     let name = options.engine.as_deref().unwrap_or(DEFAULT_ENGINE);
     if !ENGINES.iter().any(|engine| engine.name == name) {
         return Err(unknown_engine(name));
     }
     let extended = extended::parse(&options.extended.join(","))?;
     let settings = settings(&options, &extended)?;
+    user::require_user(options.user.as_deref())?;
+    if options.daemon && !is_daemon {
+        return daemon::start();
+    }
     let defaults = Configuration::default();
     let configuration = Configuration {
         prefault: options.lock_memory,

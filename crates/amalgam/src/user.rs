@@ -1,9 +1,25 @@
-//! `-u`: drops the privileges of root before the server accepts a client.
+//! `-u`: drops the privileges of root before the server accepts a client. As in memcached, a process
+//! of root does not serve without it.
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use rustix::process::geteuid;
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use rustix::{process::Gid, process::Uid};
+
+/// Checks that a process of root was told whom to become.
+///
+/// # Errors
+///
+/// If it was not; the text says what to do.
+pub fn require_user(name: Option<&str>) -> anyhow::Result<()> {
+    if geteuid().is_root() && name.is_none_or(str::is_empty) {
+        bail!(
+            "can't run as root without the -u switch: give -u USER to become that user, or \
+             -u root to stay root"
+        );
+    }
+    Ok(())
+}
 
 /// Makes this process run as the user `name` if it runs as root; otherwise changes nothing.
 ///

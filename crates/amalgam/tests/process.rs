@@ -58,7 +58,7 @@ fn an_unknown_option_is_named() {
         (&["serve", "--config", "/nonexistent/file"], "/nonexistent/file"),
         (&["serve", "--admin", "9150"], "must be HOST:PORT"),
         (&["serve", "--admin", "0.0.0.0:0"], "--admin-public"),
-        (&["serve", "-l", "203.0.113.77", "-p", "0"], "203.0.113.77"),
+        (&["serve", "-u", "root", "-l", "203.0.113.77", "-p", "0"], "203.0.113.77"),
     ] {
         let output = run(arguments);
         assert!(!output.status.success(), "{arguments:?}");
@@ -191,7 +191,7 @@ fn a_configuration_file_is_read_and_overridden() {
     std::fs::write(&path, "listen = [\"127.0.0.1\"]\nport = 0\nthreads = 2\nmemory = 32\n")
         .unwrap();
     let path_text = path.to_str().unwrap();
-    let process = Process::start(&mut command(&["serve", "--config", path_text, "-t", "3"]));
+    let process = Process::start(&mut command(&["serve", "-u", "root", "--config", path_text, "-t", "3"]));
     process.talk("stats settings\r\n", "STAT maxbytes 33554432\r\nSTAT maxconns 1024\r\n");
     let mut stream = process.talk("stats\r\n", "STAT pid ");
     let mut text = String::new();
@@ -299,14 +299,15 @@ fn every_engine_tells_its_hot_keys() {
 #[test]
 fn the_packaged_configuration_is_accepted() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/amalgam.toml");
-    let arguments = ["serve", "--config", path, "-p", "0", "--admin", "127.0.0.1:0"];
+    let arguments = ["serve", "-u", "root", "--config", path, "-p", "0", "--admin", "127.0.0.1:0"];
     let process = Process::start(&mut command(&arguments));
     process.talk("mn\r\n", "MN\r\n");
 }
 
 #[test]
 fn top_shows_a_server_and_says_why_it_cannot() {
-    let mut command = command(&["serve", "-l", "127.0.0.1", "-p", "0", "--admin", "127.0.0.1:0"]);
+    let mut command = command(ANY_PORT);
+    command.args(["--admin", "127.0.0.1:0"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let output = BufReader::new(child.stdout.take().unwrap());
     let line = output.lines().nth(1).unwrap().unwrap();
@@ -347,8 +348,21 @@ fn the_operator_is_answered_at_a_node_of_a_cluster() {
 }
 
 #[test]
+fn root_serves_only_where_it_is_told_to() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    for more in [&[][..], &["-d"], &["-u", ""]] {
+        let refused = run(&[&["serve", "-l", "127.0.0.1", "-p", "0"], more].concat());
+        assert!(!refused.status.success());
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(text.contains("can't run as root without the -u switch"), "{text}");
+    }
+}
+
+#[test]
 fn two_addresses_are_served() {
-    let mut command = command(&["serve", "-l", "127.0.0.1:0,127.0.0.2:0"]);
+    let mut command = command(&["serve", "-u", "root", "-l", "127.0.0.1:0,127.0.0.2:0"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let output = BufReader::new(child.stdout.take().unwrap());
     for line in output.lines().take(2) {

@@ -36,7 +36,7 @@ pub fn memcached() -> Server {
 /// The server under test, with the engine that `AMALGAM_ENGINE` names or its own choice.
 pub fn amalgam() -> Server {
     let mut command = Command::new(env!("CARGO_BIN_EXE_amalgam"));
-    command.args(["serve", "-l", "127.0.0.1", "-p", "-1", "-m", "256", "-t", "2"]);
+    command.args(["serve", "-u", "root", "-l", "127.0.0.1", "-p", "-1", "-m", "256", "-t", "2"]);
     if let Some(engine) = std::env::var_os("AMALGAM_ENGINE") {
         command.arg("--engine").arg(engine);
     }

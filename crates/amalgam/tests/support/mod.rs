@@ -62,4 +62,4 @@ pub fn temporary(name: &str) -> PathBuf {
 }
 
 /// Arguments of a server on a port that the system chooses.
-pub const ANY_PORT: &[&str] = &["serve", "-l", "127.0.0.1", "-p", "0"];
+pub const ANY_PORT: &[&str] = &["serve", "-u", "root", "-l", "127.0.0.1", "-p", "0"];
