@@ -116,6 +116,39 @@ fn a_value_that_is_too_large_is_discarded() {
 }
 
 #[test]
+fn a_refused_store_is_answered_when_its_value_has_arrived() {
+    let server = Running::start(settings(1));
+    let mut other = server.connect();
+    let text = "set a 0 0 5000000\r\n".to_owned().into_bytes();
+    let meta = "ms a 5000000\r\n".to_owned().into_bytes();
+    let mut binary = vec![0x80, 1, 0, 1, 8, 0, 0, 0];
+    binary.extend((5_000_000_u32 + 9).to_be_bytes());
+    binary.extend([0; 20]);
+    binary.push(b'a');
+    for (head, end, start) in [
+        (text, "\r\n", &b"SERVER_ERROR object too large for cache\r\n"[..]),
+        (meta, "\r\n", b"SERVER_ERROR object too large for cache\r\n"),
+        (binary, "", b"\x81\x01\0\0\0\0\0\x03"),
+    ] {
+        let mut client = server.connect();
+        let before: usize = other.stat("bytes_read").parse().unwrap();
+        client.send(&head);
+        client.send(vec![b'x'; 2_000_000]);
+        // One worker: what it read before it answered the other, it has dealt with.
+        let read_all = |other: &mut support::Client<std::net::TcpStream>| {
+            other.stat("bytes_read").parse::<usize>().unwrap() > before + 2_000_000
+        };
+        while !read_all(&mut other) {}
+        client.0.set_nonblocking(true).unwrap();
+        let early = client.0.read(&mut [0; 8]);
+        assert!(early.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+        client.0.set_nonblocking(false).unwrap();
+        client.send(vec![b'x'; 3_000_000]);
+        client.talk(end, start);
+    }
+}
+
+#[test]
 fn announced_values_occupy_memory_as_they_arrive() {
     let server = Running::start(Settings { memory_bytes: 32 << 20, ..settings(1) });
     let mut clients: Vec<_> = (0..200).map(|_| server.connect()).collect();

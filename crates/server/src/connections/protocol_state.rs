@@ -12,6 +12,9 @@ pub struct ProtocolState {
     pub protocol: Option<Protocol>,
     /// Bytes still to arrive that are discarded: the value of a refused request.
     pub discard_bytes: usize,
+    /// The answer to the refused request whose value is discarded: sent when all of it has arrived,
+    /// as in memcached. Empty if there is none.
+    pub held_answer: Box<[u8]>,
     /// Keys of the first request that were answered before the connection stalled.
     pub skip_keys: usize,
     /// Bytes of the incomplete first request; 0 if its line is not complete and the length unknown.

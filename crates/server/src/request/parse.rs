@@ -32,6 +32,9 @@ pub fn parse<'i, S: Store>(
     let settings = &context.state.settings;
     let discarded = slot.protocol_state.discard_bytes.min(input.len());
     slot.protocol_state.discard_bytes -= discarded;
+    if discarded > 0 && slot.protocol_state.discard_bytes == 0 {
+        slot.output.bytes.extend_from_slice(&std::mem::take(&mut slot.protocol_state.held_answer));
+    }
     slot.protocol_state.has_unparsed_input = false;
     slot.protocol_state.wanted_bytes = 0;
     let mut at = discarded;
@@ -109,7 +112,9 @@ pub fn parse<'i, S: Store>(
                 if refusal.closes {
                     at = input.len();
                 }
-                Operation::Refusal(refusal)
+                // A client that has not sent the value yet does not expect an answer.
+                let is_held = at > input.len() && slot.is_connection();
+                Operation::Refusal { refusal, is_held }
             }
             Step::Incomplete { .. } => break,
         };

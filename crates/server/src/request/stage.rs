@@ -58,7 +58,12 @@ pub enum Operation<'t> {
         reply: Reply<'t>,
     },
     /// A request that was refused when it was parsed.
-    Refusal(Refusal<'t>),
+    Refusal {
+        /// The refusal.
+        refusal: Refusal<'t>,
+        /// Whether its answer waits for the rest of the value, which is discarded.
+        is_held: bool,
+    },
 }
 
 /// See the head of this module.

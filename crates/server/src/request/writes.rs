@@ -30,7 +30,9 @@ pub fn execute_writes<S: Store>(
                 execute_each(context, slot, each, *skipped, write.span);
             }
             Operation::Command { command, reply } => commands::run(context, slot, command, reply),
-            Operation::Refusal(refusal) => execute_refusal(context, slot, refusal),
+            Operation::Refusal { refusal, is_held } => {
+                execute_refusal(context, slot, refusal, *is_held);
+            }
         }
         if slot.is_full() && !slot.is_stalled {
             slot.stall(write.span.end as usize, 0);
@@ -120,8 +122,15 @@ fn execute_refusal<S: Store>(
     context: &mut BatchContext<'_, '_, S>,
     slot: &mut RequestSlot,
     refusal: &Refusal<'_>,
+    is_held: bool,
 ) {
-    refusal.write(&mut slot.output.bytes);
+    if is_held {
+        let mut answer = Vec::new();
+        refusal.write(&mut answer);
+        slot.protocol_state.held_answer = answer.into();
+    } else {
+        refusal.write(&mut slot.output.bytes);
+    }
     match refusal.problem() {
         Some(Problem::TOO_LARGE) => context.counts.store_too_large += 1,
         Some(Problem::OUT_OF_MEMORY) => context.counts.store_no_memory += 1,
