@@ -56,6 +56,9 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 /// How long a stopping worker tries to send the remaining output.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Seconds until a failed login is answered: at least one whole second.
+const LOGIN_PAUSE_SECONDS: u32 = 2;
+
 const WATCHED: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
@@ -254,6 +257,9 @@ impl<'s, S: Store> Worker<'s, S> {
     fn receive(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId, filled: &mut usize) {
         let Some(connection) = guard.slab.get_mut(id) else { return };
         connection.is_queued = false;
+        if connection.paused_until > 0 {
+            return;
+        }
         if connection.has_unsent() && !self.send(guard, id) {
             return;
         }
@@ -354,6 +360,10 @@ impl<'s, S: Store> Worker<'s, S> {
             if slot.is_broken {
                 connection.close_reason = CloseReason::Error;
             }
+            if slot.has_failed_login {
+                self.pause(guard, id);
+                continue;
+            }
             if let Some(events) = slot.watches {
                 self.hand_to_log(guard, id, events);
                 continue;
@@ -406,6 +416,31 @@ impl<'s, S: Store> Worker<'s, S> {
         }
     }
 
+    /// Holds the answers of a connection back, and reads no further request, for a while: guessing
+    /// a password takes that long.
+    fn pause(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
+        let Some(connection) = guard.slab.get_mut(id) else { return };
+        let peer = connection.info.peer_name();
+        log::warn!(peer:%; "a login failed");
+        connection.paused_until = self.seconds + LOGIN_PAUSE_SECONDS;
+        guard.paused.push(id);
+        self.settle(guard, id);
+    }
+
+    /// Lets the connections go on whose pause is over.
+    fn resume(&mut self, guard: &mut ReactorGuard<'_>, seconds: u32) {
+        for id in std::mem::take(&mut guard.paused) {
+            let Some(connection) = guard.slab.get_mut(id) else { continue };
+            if connection.paused_until > seconds {
+                guard.paused.push(id);
+                continue;
+            }
+            connection.paused_until = 0;
+            self.send(guard, id);
+            self.settle(guard, id);
+        }
+    }
+
     /// Updates the charge for a connection's buffers after it was served, and queues the connection
     /// if it can be served again.
     fn settle(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
@@ -419,7 +454,8 @@ impl<'s, S: Store> Worker<'s, S> {
             (connection.charged_bytes, connection.held_bytes) = (bytes, held);
         }
         let can_go_on = connection.is_readable || connection.protocol_state.has_backlog();
-        if can_go_on && !connection.has_unsent() && !connection.is_queued {
+        let waits = connection.has_unsent() || connection.paused_until > 0;
+        if can_go_on && !waits && !connection.is_queued {
             connection.is_queued = true;
             guard.ready.push(id);
         }
@@ -466,6 +502,7 @@ impl<'s, S: Store> Worker<'s, S> {
         (self.seconds, self.last_tick_seconds) = (seconds, seconds);
         self.spare.truncate(SPARE_BUFFERS / 8);
         self.spare_bytes = self.spare.iter().map(Vec::capacity).sum();
+        self.resume(guard, seconds);
         self.close_stalled(guard, seconds);
         self.state.relieve_buffers(seconds);
         let timeout = self.state.settings.idle_timeout_seconds;

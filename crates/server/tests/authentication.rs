@@ -31,6 +31,25 @@ fn text_clients_log_in_by_a_set() {
     assert_eq!(client.stat("auth_errors"), "1");
 }
 
+#[test]
+fn a_failed_login_waits_and_delays_nobody_else() {
+    let server = with_users("slow-users", WireProtocol::Text);
+    let mut other = server.connect();
+    other.talk("set a 0 0 10\r\nann secret\r\n", "STORED\r\n");
+    let mut guessing = server.connect();
+    // What is behind the guess waits too.
+    guessing.send("set a 0 0 9\r\nann wrong\r\nset a 0 0 10\r\nann secret\r\nget b\r\n");
+    while other.stat("auth_errors") != "1" {}
+    guessing.0.set_nonblocking(true).unwrap();
+    let early = std::io::Read::read(&mut guessing.0, &mut [0; 8]);
+    assert!(early.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
+    guessing.0.set_nonblocking(false).unwrap();
+    guessing.expect("CLIENT_ERROR authentication failure\r\nSTORED\r\nEND\r\n");
+    // A client that gives up during the pause is forgotten.
+    server.connect().send("set a 0 0 9\r\nann wrong\r\n");
+    while other.stat("curr_connections") != "2" {}
+}
+
 fn packet(opcode: u8, key: &[u8], value: &[u8]) -> Vec<u8> {
     let body = (key.len() + value.len()) as u32;
     let mut packet = vec![0x80, opcode];

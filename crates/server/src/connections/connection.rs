@@ -47,6 +47,8 @@ pub struct Connection {
     pub close_reason: CloseReason,
     /// Whether the last attempt to send left a part of an answer unsent.
     pub is_stalled: bool,
+    /// The second until which nothing is read or sent, after a failed login; 0 if there is none.
+    pub paused_until: u32,
     /// Whether the connection is in the reactor's ready list.
     pub is_queued: bool,
     /// Bytes of buffers charged to the server's budget.
@@ -119,6 +121,7 @@ impl Connection {
             is_closing: false,
             close_reason: CloseReason::Normal,
             is_stalled: false,
+            paused_until: 0,
             is_queued: false,
             charged_bytes: 0,
             held_bytes: 0,

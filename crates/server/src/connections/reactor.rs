@@ -61,6 +61,8 @@ pub struct Connections {
     pub slab: ConnectionSlab,
     /// Those to be served in the next batch.
     pub ready: Vec<ConnectionId>,
+    /// Those that are paused after a failed login, and some that have closed since.
+    pub paused: Vec<ConnectionId>,
     /// The number of those whose last attempt to send left a part of an answer unsent.
     pub stalled: usize,
 }

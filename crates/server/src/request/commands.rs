@@ -152,6 +152,7 @@ fn conclude<S: Store>(
         reply.authenticated(&mut slot.output.bytes);
     } else {
         context.counts.auth_errors += 1;
+        slot.has_failed_login = true;
         reply.problem(&mut slot.output.bytes, problem);
     }
 }

@@ -21,6 +21,8 @@ pub struct RequestSlot {
     pub is_closing: bool,
     /// Whether the client violated the protocol.
     pub is_broken: bool,
+    /// Whether an attempt to authenticate failed: the answers are then sent after a pause.
+    pub has_failed_login: bool,
     /// The kinds of lines to send if the connection becomes a watcher after this batch.
     pub watches: Option<Events>,
     /// Whether the output is full; `consumed` then ends before the first unanswered request.
@@ -43,6 +45,7 @@ impl RequestSlot {
             consumed: 0,
             is_closing: false,
             is_broken: false,
+            has_failed_login: false,
             watches: None,
             is_stalled: false,
             is_starved: false,
