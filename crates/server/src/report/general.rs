@@ -22,6 +22,10 @@ pub fn general<S: Store>(state: &ServerState<S>, stat: &mut StatSink<'_>) {
     connections(state, stat);
     requests(state, stat);
     memory(state, stat);
+    // Not memcached's.
+    let counts = state.counters.sums();
+    stat("send_timeout_kicks", &counts.send_timeout_kicks);
+    stat("buffers_full_kicks", &counts.buffers_full_kicks);
 }
 
 fn process<S: Store>(state: &ServerState<S>, stat: &mut StatSink<'_>) {
@@ -109,8 +113,6 @@ fn requests<S: Store>(state: &ServerState<S>, stat: &mut StatSink<'_>) {
     for (name, value) in rows {
         stat(name, &value);
     }
-    stat("send_timeout_kicks", &counts.send_timeout_kicks);
-    stat("buffers_full_kicks", &counts.buffers_full_kicks);
     if state.settings.idle_timeout_seconds > 0 {
         stat("idle_kicks", &counts.idle_kicks);
     }

@@ -46,7 +46,6 @@ pub fn settings<S: Store>(state: &ServerState<S>, stat: &mut StatSink<'_>) {
         "temporary_ttl",
     ]);
     stat("idle_timeout", &state.settings.idle_timeout_seconds);
-    stat("send_timeout", &state.settings.send_timeout_seconds);
     let mut show = |names: &[&str]| names.iter().for_each(|name| stat(name, &tunables.get(name)));
     show(&[
         "watcher_logbuf_size",
@@ -67,6 +66,7 @@ pub fn settings<S: Store>(state: &ServerState<S>, stat: &mut StatSink<'_>) {
     } else {
         stat("ssl_enabled", &"no");
     }
+    stat("send_timeout", &state.settings.send_timeout_seconds);
     stat("engine", &S::NAME);
     stat("eviction", &state.settings.eviction.name());
     stat("amalgam_version", &env!("CARGO_PKG_VERSION"));
