@@ -11,6 +11,9 @@ pub struct Extended {
     /// `idle_timeout`: seconds without a request after which a connection is closed, 0 for never;
     /// `None` where it was not given.
     pub idle_timeout_seconds: Option<u32>,
+    /// `send_timeout`, which memcached does not have: seconds without progress after which a
+    /// connection with unsent answers is closed, 0 for never; `None` where it was not given.
+    pub send_timeout_seconds: Option<u32>,
     /// `maxconns_fast` or `no_maxconns_fast`: whether connections above the limit are refused with
     /// an error; `None` where neither was given.
     pub refuses_fast: Option<bool>,
@@ -82,6 +85,7 @@ pub fn parse(list: &str) -> anyhow::Result<Extended> {
         };
         match name {
             "idle_timeout" => extended.idle_timeout_seconds = Some(number()?),
+            "send_timeout" => extended.send_timeout_seconds = Some(number()?),
             "maxconns_fast" => extended.refuses_fast = Some(true),
             "no_maxconns_fast" => extended.refuses_fast = Some(false),
             "hashpower" => {
@@ -156,6 +160,7 @@ mod tests {
         let extended = parse("idle_timeout=30,no_maxconns_fast,modern,no_lru_crawler").unwrap();
         assert_eq!(extended.idle_timeout_seconds, Some(30));
         assert_eq!(extended.refuses_fast, Some(false));
+        assert_eq!(parse("send_timeout=5").unwrap().send_timeout_seconds, Some(5));
         assert_eq!(extended.ignored, ["modern", "no_lru_crawler"]);
         assert!(extended.tunables.contains(&("lru_crawler".to_owned(), "no".to_owned())));
         let extended = parse("watcher_logbuf_size=8,temporary_ttl=240").unwrap();

@@ -205,6 +205,9 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         idle_timeout_seconds: extended
             .idle_timeout_seconds
             .unwrap_or(defaults.idle_timeout_seconds),
+        send_timeout_seconds: extended
+            .send_timeout_seconds
+            .unwrap_or(defaults.send_timeout_seconds),
         protocol,
         users_file,
         hands_out_cas: !options.disable_cas,
