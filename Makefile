@@ -6,8 +6,8 @@ HOST ?= 127.0.0.1
 AS_ROOT := $(if $(filter 0,$(shell id -u)),-u root)
 
 .PHONY: help run docs test setup fmt clippy unit examples doc tidy loom shuttle miri tsan clients \
-	namespaces cluster-test differential soak simulation mutants fuzz rtl-test rtl-lint rtl-full \
-	rtl-synth rtl-wave
+	namespaces cluster-test differential soak simulation mutants hostile fuzz rtl-test rtl-lint \
+	rtl-full rtl-synth rtl-wave
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -33,7 +33,8 @@ setup:           ## install what `make test` needs
 	@scripts/setup test
 
 fmt clippy unit examples doc tidy loom shuttle miri tsan clients namespaces cluster-test \
-differential soak simulation mutants fuzz rtl-test rtl-lint rtl-full rtl-synth rtl-wave:
+differential soak simulation mutants hostile fuzz rtl-test rtl-lint rtl-full rtl-synth \
+rtl-wave:
 	@scripts/setup $@
 	@scripts/test $@
 
@@ -55,6 +56,7 @@ differential soak simulation mutants fuzz rtl-test rtl-lint rtl-full rtl-synth r
 #soak:           ## the conformance suite with far more cases
 #simulation:     ## seeds of a whole cluster with crashes (SEED=0 SEEDS=50000); goes on where it was
 #mutants:        ## planted defects, each of which the simulation must find
+#hostile:        ## clients that attack every port, ten times the short form (AMALGAM_EFFORT)
 #fuzz:           ## each fuzz target for a minute (SECONDS_EACH=60)
 #rtl-test:       ## the hardware, simulated in lockstep with its reference, and the quick proofs
 #rtl-lint:       ## Verilator's, verible's and slang's opinion of the hardware
