@@ -2,7 +2,7 @@
 //! with the chosen engine.
 
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,8 @@ use amalgam_index::{
     Configuration, DEFAULT_ENGINE, ENGINES, Engine, EngineInfo, EngineVisitor, with_engine,
 };
 use amalgam_server::{
-    ListenAddress, MEMCACHED_VERSION, Security, Server, Settings, WireProtocol, port_file,
+    ALL_ADDRESSES, ListenAddress, MEMCACHED_VERSION, Security, Server, Settings, WireProtocol,
+    port_file,
 };
 use anyhow::{Context, anyhow, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -91,8 +92,10 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
     };
     mention_ignored(&options, &extended);
     if !settings.listen_udp.is_empty() {
-        log::warn!("UDP is on (-U): a forged request of some bytes makes the server send up to \
-            64 KiB to a victim; let only trusted networks reach the port");
+        log::warn!(
+            "UDP is on (-U): a forged request of some bytes makes the server send up to \
+            64 KiB to a victim; let only trusted networks reach the port"
+        );
     }
     log_configuration(&options);
     raise_file_limit(settings.max_connections as u64 + OTHER_FILES);
@@ -342,7 +345,7 @@ fn addresses(options: &Options, port: i32) -> anyhow::Result<Vec<ListenAddress>>
         addresses.extend(found.into_iter().map(|address| ListenAddress { address, security }));
     }
     if options.listen.is_empty() {
-        addresses.push(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into());
+        addresses.extend(ALL_ADDRESSES.map(|ip| ListenAddress::from(SocketAddr::new(ip, port))));
     }
     Ok(addresses)
 }

@@ -191,7 +191,8 @@ fn a_configuration_file_is_read_and_overridden() {
     std::fs::write(&path, "listen = [\"127.0.0.1\"]\nport = 0\nthreads = 2\nmemory = 32\n")
         .unwrap();
     let path_text = path.to_str().unwrap();
-    let process = Process::start(&mut command(&["serve", "-u", "root", "--config", path_text, "-t", "3"]));
+    let process =
+        Process::start(&mut command(&["serve", "-u", "root", "--config", path_text, "-t", "3"]));
     process.talk("stats settings\r\n", "STAT maxbytes 33554432\r\nSTAT maxconns 1024\r\n");
     let mut stream = process.talk("stats\r\n", "STAT pid ");
     let mut text = String::new();
@@ -358,6 +359,30 @@ fn root_serves_only_where_it_is_told_to() {
         let text = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(text.contains("can't run as root without the -u switch"), "{text}");
     }
+}
+
+#[test]
+fn both_families_are_served_by_default() {
+    let mut command = command(&["serve", "-u", "root", "-p", "0", "-U", "-1"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let mut lines = output.lines().map(Result::unwrap);
+    let port = lines.next().unwrap().strip_prefix("listening on 0.0.0.0:").unwrap().to_owned();
+    // A machine without IPv6 has only the first.
+    let has_ipv6 = std::net::TcpListener::bind("[::1]:0").is_ok();
+    if has_ipv6 {
+        assert_eq!(lines.next().unwrap(), format!("listening on [::]:{port}"));
+    }
+    for host in ["127.0.0.1", "[::1]"].iter().take(1 + usize::from(has_ipv6)) {
+        let mut stream = TcpStream::connect(format!("{host}:{port}")).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"mn\r\n").unwrap();
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"MN\r\n");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

@@ -46,4 +46,4 @@ pub use compat::MEMCACHED_VERSION;
 pub use error::ServerError;
 pub use in_process::InProcessServer;
 pub use server::{Server, Stopper, port_file};
-pub use settings::{ListenAddress, Settings, WireProtocol};
+pub use settings::{ALL_ADDRESSES, ListenAddress, Settings, WireProtocol};

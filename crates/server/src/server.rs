@@ -1,6 +1,7 @@
 //! A server from start to end: opens the index and the sockets, runs the threads.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -71,7 +72,7 @@ fn open_warm<E: Engine>(
 pub struct Server<S> {
     state: ServerState<S>,
     listeners: Vec<Listener>,
-    udp_ports: Vec<u16>,
+    udp_addresses: Vec<SocketAddr>,
     admin: Option<Admin>,
     /// The end of the pipe that [`ServerState::waker`] writes to.
     wake_receiver: OwnedFd,
@@ -124,7 +125,7 @@ impl<S: Store> Server<S> {
         let (wake_receiver, waker) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
             .map_err(|error| ServerError::System(error.into()))?;
         let listeners = open_listeners(&settings)?;
-        let (datagram_sockets, udp_ports): (Vec<_>, Vec<_>) =
+        let (datagram_sockets, udp_addresses): (Vec<_>, Vec<_>) =
             open_datagram_sockets(&settings)?.into_iter().unzip();
         let admin = settings.admin.map(Admin::open).transpose()?;
         let clock = Clock::new(settings.threads);
@@ -148,7 +149,7 @@ impl<S: Store> Server<S> {
         };
         let state = ServerState::new(settings, parts)?;
         let reload_requested = Arc::default();
-        Ok(Self { state, listeners, udp_ports, admin, wake_receiver, reload_requested })
+        Ok(Self { state, listeners, udp_addresses, admin, wake_receiver, reload_requested })
     }
 
     pub(crate) fn state(&self) -> &ServerState<S> {
@@ -176,12 +177,12 @@ impl<S: Store> Server<S> {
     ///
     /// If the file cannot be written.
     pub fn write_port_file(&self, path: &Path) -> io::Result<()> {
-        write_port_file(path, &self.listeners, &self.udp_ports)
+        write_port_file(path, &self.listeners, &self.udp_addresses)
     }
 
     /// The UDP port; None if the server listens on none.
     pub fn udp_port(&self) -> Option<u16> {
-        self.udp_ports.first().copied()
+        self.udp_addresses.first().map(SocketAddr::port)
     }
 
     /// A handle that stops the server.

@@ -1,7 +1,7 @@
 //! The settings of a server. [`Settings::default`] has their default values; what the command line
 //! leaves out is taken from there.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use amalgam_index::Eviction;
@@ -33,6 +33,10 @@ impl From<SocketAddr> for ListenAddress {
         Self { address, security: Security::default() }
     }
 }
+
+/// All addresses of both families. IPv6's is left out where the system has none.
+pub const ALL_ADDRESSES: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
 
 /// The settings of a server. The caller has validated them; they are fixed after start.
 #[derive(Clone, Debug)]
@@ -110,7 +114,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            listen: vec![SocketAddr::from(([0, 0, 0, 0], 11211)).into()],
+            listen: ALL_ADDRESSES.map(|ip| SocketAddr::new(ip, 11211).into()).to_vec(),
             listen_udp: Vec::new(),
             tls: None,
             unix_socket: None,

@@ -96,7 +96,7 @@ fn check(server: Running, path: &Path, last_cas: u64) -> u64 {
 }
 
 #[test]
-fn a_foreign_file_is_left_alone_and_the_server_starts_empty() {
+fn a_foreign_file_is_kept_and_the_server_starts_empty() {
     let path = file("foreign");
     std::fs::write(&path, "something else entirely, and long enough to be one of ours").unwrap();
     let server = Running::start(warm(&path));
@@ -104,8 +104,11 @@ fn a_foreign_file_is_left_alone_and_the_server_starts_empty() {
     // A stop that is not graceful writes nothing.
     server.connect().send("shutdown\r\n");
     server.join();
-    assert!(std::fs::read(&path).expect("is there").starts_with(b"something else"));
-    std::fs::remove_file(&path).expect("is there");
+    // Where the next graceful stop does not overwrite it.
+    let kept = path.with_added_extension("refused");
+    assert!(std::fs::read(&kept).expect("is there").starts_with(b"something else"));
+    std::fs::remove_file(&kept).expect("is there");
+    assert!(!path.exists());
 }
 
 #[test]

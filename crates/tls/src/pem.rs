@@ -26,14 +26,20 @@ pub fn read_certificates(what: &str, path: &Path) -> Result<Vec<CertificateDer<'
     }
 }
 
-/// Reads the private key of a file, which is DER if `is_der`, else PEM.
+/// Reads the private key of a file, which is DER if `is_der`, else PEM. The label in a PEM file need
+/// not name the key's real format.
 ///
 /// # Errors
 ///
 /// If the file cannot be read or holds no key.
 pub fn read_key(path: &Path, is_der: bool) -> Result<PrivateKeyDer<'static>, String> {
     match is_der {
-        false => explain("the key", path, PrivateKeyDer::from_pem_file(path)),
+        false => {
+            let key = explain("the key", path, PrivateKeyDer::from_pem_file(path))?;
+            // What it is counts, not what it is called: OpenSSL takes PKCS#8 that is labelled RSA.
+            let bytes = key.secret_der().to_vec();
+            Ok(PrivateKeyDer::try_from(bytes).unwrap_or(key))
+        }
         true => {
             let bytes = explain("the key", path, std::fs::read(path))?;
             explain("the key", path, PrivateKeyDer::try_from(bytes))
@@ -64,4 +70,23 @@ pub fn read_matching(chain: &Path, key: &Path) -> Result<Vec<CertificateDer<'sta
     let certificates = read_certificates("the certificate chain", chain)?;
     let pair = CertifiedKey::from_der(certificates, read_key(key, false)?, &crate::provider());
     explain("the key", key, pair).map(|pair| pair.cert)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_what_it_is_and_not_what_its_label_says() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/certificates/node.pem");
+        let key = read_key(Path::new(file), false).unwrap();
+        let text = std::fs::read_to_string(file).unwrap();
+        let start = text.find("-----BEGIN PRIVATE KEY").expect("a key in PKCS#8");
+        let relabelled = text[start..].replace("PRIVATE KEY", "RSA PRIVATE KEY");
+        let path = std::env::temp_dir().join(format!("amalgam-label-{}", std::process::id()));
+        std::fs::write(&path, relabelled).unwrap();
+        let same = read_key(&path, false).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(same, PrivateKeyDer::Pkcs8(_)) && same == key);
+    }
 }

@@ -16,7 +16,7 @@ mod status;
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -98,7 +98,8 @@ fn forget(clients: &Clients, client: &Arc<Client>) {
 }
 
 impl Admin {
-    /// Binds the address and listens. The caller decides whether others may reach it.
+    /// Binds the address and listens; `[::]` stands for all addresses of both families. The caller
+    /// decides whether others may reach it.
     ///
     /// # Errors
     ///
@@ -110,7 +111,14 @@ impl Admin {
                 format!("cannot listen on admin address {address}: {error}"),
             )
         };
-        let listener = TcpListener::bind(address).map_err(explain)?;
+        let listener = match TcpListener::bind(address) {
+            // All addresses of both families, on a system that has one of them.
+            Err(_) if address.ip() == Ipv6Addr::UNSPECIFIED => {
+                TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port()))
+            }
+            result => result,
+        };
+        let listener = listener.map_err(explain)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let waker = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, IoSlice, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -54,47 +54,86 @@ pub fn open_listeners(settings: &Settings) -> io::Result<Vec<Listener>> {
             .map_err(|error| explain(error, &format!("unix socket {}", path.display())))?;
         return Ok(vec![listener]);
     }
-    let open = |listening: &ListenAddress| {
-        let ListenAddress { address, security } = listening;
-        open_tcp(address, *security, settings)
-            .map_err(|error| explain(error, &format!("TCP {address}")))
-    };
-    settings.listen.iter().map(open).collect()
+    let addresses: Vec<_> = settings.listen.iter().map(|listening| listening.address).collect();
+    let mut listeners: Vec<Listener> = Vec::new();
+    for (position, ListenAddress { address, security }) in settings.listen.iter().enumerate() {
+        // Where the system chooses the port, it is the same for both families.
+        let mut address = *address;
+        if address.port() == 0 && is_other_family(&addresses, position) {
+            address.set_port(listeners.iter().find_map(|listener| listener.port).unwrap_or(0));
+        }
+        match open_tcp(&address, *security, settings) {
+            Ok(listener) => listeners.push(listener),
+            Err(error) if is_other_family(&addresses, position) && has_no_ipv6(&error) => {}
+            Err(error) => return Err(explain(error, &format!("TCP {address}"))),
+        }
+    }
+    Ok(listeners)
 }
 
-/// Opens the datagram sockets that `settings` ask for, and returns them with their ports.
+/// Whether the address at `position` is "all addresses" of IPv6, beside that of IPv4 with the same
+/// port: it is left out where the system has no IPv6.
+fn is_other_family(addresses: &[SocketAddr], position: usize) -> bool {
+    let all_of_ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, addresses[position].port()));
+    addresses[position].is_ipv6()
+        && addresses[position].ip().is_unspecified()
+        && addresses.contains(&all_of_ipv4)
+}
+
+/// Whether a socket could not be opened because the system has no IPv6, or it is switched off.
+fn has_no_ipv6(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL].iter().any(|no| Some(no.raw_os_error()) == code)
+}
+
+/// Opens the datagram sockets that `settings` ask for, and returns them with their addresses.
 ///
 /// # Errors
 ///
 /// If an address cannot be bound; the message names it.
-pub fn open_datagram_sockets(settings: &Settings) -> io::Result<Vec<(OwnedFd, u16)>> {
-    let open = |address: &SocketAddr| -> io::Result<(OwnedFd, u16)> {
-        let socket = std::net::UdpSocket::bind(address)?;
-        socket.set_nonblocking(true)?;
-        let port = socket.local_addr()?.port();
-        Ok((socket.into(), port))
-    };
-    let open = |address: &SocketAddr| {
-        open(address).map_err(|error| explain(error, &format!("UDP {address}")))
-    };
-    settings.listen_udp.iter().map(open).collect()
+pub fn open_datagram_sockets(settings: &Settings) -> io::Result<Vec<(OwnedFd, SocketAddr)>> {
+    let mut sockets: Vec<(OwnedFd, SocketAddr)> = Vec::new();
+    for (position, address) in settings.listen_udp.iter().enumerate() {
+        let is_other_family = is_other_family(&settings.listen_udp, position);
+        let mut address = *address;
+        if address.port() == 0 && is_other_family {
+            address.set_port(sockets.first().map_or(0, |(_, bound)| bound.port()));
+        }
+        match open_bound(&address, SocketType::DGRAM) {
+            Ok(socket) => {
+                let bound = SocketAddr::try_from(getsockname(&socket)?)?;
+                sockets.push((socket, bound));
+            }
+            Err(error) if is_other_family && has_no_ipv6(&error) => {}
+            Err(error) => return Err(explain(error, &format!("UDP {address}"))),
+        }
+    }
+    Ok(sockets)
 }
 
 fn explain(error: io::Error, what: &str) -> io::Error {
     io::Error::new(error.kind(), format!("cannot listen on {what}: {error}"))
 }
 
-fn open_tcp(address: &SocketAddr, security: Security, settings: &Settings) -> io::Result<Listener> {
+/// A socket bound to an address. One of IPv6 takes only that.
+fn open_bound(address: &SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
-    let socket = socket_with(family, SocketType::STREAM, FLAGS, None)?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
+    let socket = socket_with(family, kind, FLAGS, None)?;
+    if kind == SocketType::STREAM {
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+    }
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
     bind(&socket, address)?;
+    Ok(socket)
+}
+
+fn open_tcp(address: &SocketAddr, security: Security, settings: &Settings) -> io::Result<Listener> {
+    let socket = open_bound(address, SocketType::STREAM)?;
     listen(&socket, backlog(settings))?;
     let bound = SocketAddr::try_from(getsockname(&socket)?)?;
     let (name, port) = (bound.to_string(), Some(bound.port()));
@@ -203,7 +242,7 @@ impl ListenerInfo {
 /// # Errors
 ///
 /// If the file cannot be written.
-pub fn write_port_file(path: &Path, listeners: &[Listener], udp: &[u16]) -> io::Result<()> {
+pub fn write_port_file(path: &Path, listeners: &[Listener], udp: &[SocketAddr]) -> io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".lck");
     let mut file = fs::File::create(&temporary)?;
@@ -212,8 +251,9 @@ pub fn write_port_file(path: &Path, listeners: &[Listener], udp: &[u16]) -> io::
         let family = if listener.name.starts_with('[') { "INET6" } else { "INET" };
         writeln!(file, "TCP {family}: {port}")?;
     }
-    for port in udp {
-        writeln!(file, "UDP INET: {port}")?;
+    for address in udp {
+        let family = if address.is_ipv6() { "INET6" } else { "INET" };
+        writeln!(file, "UDP {family}: {}", address.port())?;
     }
     file.sync_all()?;
     fs::rename(temporary, path)

@@ -22,10 +22,6 @@ pub fn general<S: Store>(state: &ServerState<S>, stat: &mut StatSink<'_>) {
     connections(state, stat);
     requests(state, stat);
     memory(state, stat);
-    // Not memcached's.
-    let counts = state.counters.sums();
-    stat("send_timeout_kicks", &counts.send_timeout_kicks);
-    stat("buffers_full_kicks", &counts.buffers_full_kicks);
 }
 
 fn process<S: Store>(state: &ServerState<S>, stat: &mut StatSink<'_>) {
@@ -222,6 +218,10 @@ pub fn engine<S: Store>(state: &ServerState<S>, stat: &mut StatSink<'_>) {
     stat("bytes_lost_page_tails", &losses.page_tails);
     stat("bytes_lost_grace", &losses.grace);
     stat("bytes_lost_free_slots", &losses.free_slots);
+    stat("bytes_pinned", &state.index.pinned_bytes());
+    let counts = state.counters.sums();
+    stat("send_timeout_kicks", &counts.send_timeout_kicks);
+    stat("buffers_full_kicks", &counts.buffers_full_kicks);
 }
 
 /// Reports `stats hotkeys`: each key with its share of the accesses of the last seconds, and the

@@ -151,7 +151,12 @@ impl<S: Read + Write> Client<S> {
 
     /// The value of a statistic.
     pub fn stat(&mut self, name: &str) -> String {
-        self.send("stats\r\n");
+        self.stat_of("stats", name)
+    }
+
+    /// The value of a statistic in the answer to this command.
+    pub fn stat_of(&mut self, command: &str, name: &str) -> String {
+        self.send(format!("{command}\r\n"));
         let text = self.until("END\r\n");
         let start = format!("STAT {name} ");
         let value = text.lines().find_map(|line| line.strip_prefix(&start));
