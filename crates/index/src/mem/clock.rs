@@ -84,8 +84,9 @@ pub(super) struct Sweep {
     /// The flush generation when the current pass began.
     pass_generation: u8,
     swept_generation: u8,
-    /// Pages in state Draining: each maintenance step walks them once more.
-    draining: Vec<u32>,
+    /// Pages in state Draining, and the second at which they began: each maintenance step walks
+    /// them once more.
+    draining: Vec<(u32, u32)>,
 }
 
 /// Which items a walk takes.
@@ -488,7 +489,7 @@ impl Pool<'_> {
     pub(super) fn evacuate_from(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
         self.give_up_class(class);
         let Some(page) = self.memory.start_draining(class) else { return false };
-        self.memory.lock_sweep().draining.push(page);
+        self.memory.lock_sweep().draining.push((page, now.seconds));
         // The page cannot become empty while workers keep slots of it in magazines.
         self.memory.pressure.fetch_add(1, Ordering::Relaxed);
         self.drain(page, class, now, swap);
@@ -587,10 +588,10 @@ impl Pool<'_> {
         self.give_up_all();
         self.scavenge();
         let draining = std::mem::take(&mut self.memory.lock_sweep().draining);
-        for page in draining {
+        for (page, since) in draining {
             let class = self.memory.pages[page as usize].state().1;
             if !self.drain(page, class, now, swap) {
-                self.memory.lock_sweep().draining.push(page);
+                self.memory.lock_sweep().draining.push((page, since));
             }
         }
         self.shrink_to_limit(now, swap);
@@ -607,7 +608,10 @@ impl Pool<'_> {
     /// pages for classes that have no page.
     fn shrink_to_limit(&mut self, now: &Now, swap: &mut Swap<'_>) {
         let memory = self.memory;
-        if !memory.evicts || !memory.lock_sweep().draining.is_empty() {
+        // Grace periods pass in less. A page that takes longer holds a pinned item, which a client
+        // may leave unread for long; it must not stop the others.
+        let is_underway = |(_, since): &(u32, u32)| now.seconds <= since + 1;
+        if !memory.evicts || memory.lock_sweep().draining.iter().any(is_underway) {
             return;
         }
         let excess = memory.budget.used().saturating_sub(memory.budget.limit());

@@ -471,6 +471,32 @@ impl Drop for Finished<'_> {
     }
 }
 
+#[cfg(not(miri))] // too many items for an interpreter
+#[test]
+fn pinned_items_do_not_stop_shrinking() {
+    let toy = Toy::new(8 << 20, 200 << 10, true, 3000);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    (0..3000).for_each(|number| assert!(toy.set(&mut pool, &helper, number, 2000)));
+    let pinned: Vec<_> = (2900..3000)
+        .step_by(20)
+        .filter_map(|number| {
+            toy.with(&pool, number, |item| {
+                toy.memory.pin_value(item.reference(), item.view().value.as_bytes())
+            })
+        })
+        .collect();
+    assert_eq!(pinned.len(), 5);
+    toy.memory.set_limit(4 << 20);
+    let mut maintainer = Pool::new(&toy.memory);
+    for second in 11..411 {
+        maintainer.step(&Now::at(second), &mut |_, old, new| toy.swap(old, new, &helper));
+        pool.quiesce();
+    }
+    let used = toy.memory.statistics().used;
+    assert!(used <= 4 << 20, "{used} bytes used");
+    drop(pinned);
+}
+
 #[test]
 fn readers_never_see_memory_that_was_reused() {
     let (keys, rounds, longest) = if cfg!(miri) { (8, 40, 60) } else { (512, 60_000, 6000) };

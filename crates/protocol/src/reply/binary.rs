@@ -2,6 +2,7 @@
 
 use amalgam_op::{ItemView, Outcome};
 
+use crate::reply::RESERVED_VALUE_BYTES;
 use crate::{Problem, opcode, status};
 
 /// The first byte of an answer.
@@ -71,7 +72,7 @@ impl BinaryReply<'_> {
     pub fn hit_head(&self, out: &mut Vec<u8>, item: &ItemView<'_>) -> bool {
         let shows_value = self.code != opcode::TOUCH;
         let value_bytes = if shows_value { item.value.len() } else { 0 };
-        out.reserve(HEADER_BYTES + 4 + self.key.len() + value_bytes);
+        out.reserve(HEADER_BYTES + 4 + self.key.len() + value_bytes.min(RESERVED_VALUE_BYTES));
         let key = if self.shows_key() { self.key } else { &[] };
         let cas = item.cas.unwrap_or(0);
         let head = Head { status: status::OK, cas, flags: Some(item.flags), key, value_bytes };

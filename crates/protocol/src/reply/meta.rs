@@ -4,6 +4,7 @@ use amalgam_op::{Counted, Expiry, Hit, ItemView, MAX_KEY_BYTES, Now, Outcome};
 
 use crate::keys::{KeyScratch, Tokens};
 use crate::number::append_decimal;
+use crate::reply::RESERVED_VALUE_BYTES;
 use crate::{Problem, WireKey, base64, item_bytes, status};
 
 /// The error of an `ma` that would create an item.
@@ -48,7 +49,7 @@ impl MetaReply<'_> {
         }
         let client_has_it = self.has_version.is_some() && self.has_version == item.cas;
         let shows_value = self.shows_value && !client_has_it;
-        out.reserve(item.key.len() + item.value.len() + 128);
+        out.reserve(item.key.len() + item.value.len().min(RESERVED_VALUE_BYTES) + 128);
         append_status(out, shows_value.then_some(item.value.len()));
         let mut expiry = if self.moves_expiry { hit.expiry_before } else { item.expiry };
         self.append_flags(out, |out, flag| match flag {

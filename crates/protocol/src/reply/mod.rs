@@ -12,6 +12,10 @@ pub(crate) use binary::{BinaryReply, HEADER_BYTES};
 pub(crate) use meta::{MetaKind, MetaReply};
 pub(crate) use text::{TextForm, TextReply};
 
+/// Bytes of a value for which the head of an answer reserves memory, at most. A longer value is
+/// perhaps not appended, but sent from where it lies.
+const RESERVED_VALUE_BYTES: usize = 16 << 10;
+
 /// The writer of one request's reply. It is small, because it is kept until the request has been
 /// executed.
 #[derive(Clone, Copy, Debug)]

@@ -4,6 +4,7 @@ use amalgam_op::{ItemView, Outcome};
 
 use crate::Problem;
 use crate::number::{Scrap, append_decimal};
+use crate::reply::RESERVED_VALUE_BYTES;
 
 /// The form of the answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,7 @@ impl TextReply {
             TextForm::ValuesWithCas => true,
             _ => return false,
         };
-        out.reserve(item.key.len() + item.value.len() + 64);
+        out.reserve(item.key.len() + item.value.len().min(RESERVED_VALUE_BYTES) + 64);
         out.extend_from_slice(b"VALUE ");
         out.extend_from_slice(item.key);
         let mut scrap = Scrap::default();
