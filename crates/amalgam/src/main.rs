@@ -105,7 +105,8 @@ fn main() -> ExitCode {
             } else {
                 eprintln!("amalgam: {error:#}");
             }
-            ExitCode::FAILURE
+            let is_usage = error.is::<serve::UsageError>();
+            if is_usage { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
     }
 }

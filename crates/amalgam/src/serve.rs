@@ -52,11 +52,24 @@ const LARGEST_ITEM_BYTES: usize = 1 << 30;
 /// The names under which the program accepts options as leniently as memcached.
 const MEMCACHED_NAMES: &[&str] = &["memcached", "memcached-debug"];
 
+/// An error in what the user asked for, not in carrying it out.
+#[derive(Debug)]
+pub struct UsageError(anyhow::Error);
+
+impl std::fmt::Display for UsageError {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{:#}", self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
 /// Runs the server until it is told to stop.
 ///
 /// # Errors
 ///
-/// If an option is invalid or the server cannot start; the text says what to do.
+/// A [`UsageError`] if an option is invalid, another error if the server cannot start; the text
+/// says what to do.
 pub fn serve(given: &Options) -> anyhow::Result<()> {
     let mut output = std::io::stdout();
     if given.version {
@@ -68,18 +81,18 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
         writeln!(output, "Amalgam, licensed under the Apache License, Version 2.0")?;
         return Ok(());
     }
-    let options = given.effective()?;
+    let options = given.effective().map_err(UsageError)?;
     let threshold = if options.verbose > 0 { Threshold::Debug } else { Threshold::Info };
     let format = options.log_format.unwrap_or(Format::Text);
     logs::start(options.log_level.unwrap_or(threshold), format);
     let is_daemon = options.daemon && daemon::is_daemon();
     let name = options.engine.as_deref().unwrap_or(DEFAULT_ENGINE);
     if !ENGINES.iter().any(|engine| engine.name == name) {
-        return Err(unknown_engine(name));
+        return Err(UsageError(unknown_engine(name)).into());
     }
-    let extended = extended::parse(&options.extended.join(","))?;
-    let settings = settings(&options, &extended)?;
-    user::require_user(options.user.as_deref())?;
+    let extended = extended::parse(&options.extended.join(",")).map_err(UsageError)?;
+    let settings = settings(&options, &extended).map_err(UsageError)?;
+    user::require_user(options.user.as_deref()).map_err(UsageError)?;
     if options.daemon && !is_daemon {
         return daemon::start();
     }

@@ -178,7 +178,7 @@ fn witness(target: &Target, stops: &AtomicBool) -> Vec<Duration> {
     times
 }
 
-/// Runs an attack beside a client that behaves. `attack` gets the target and the number of
+/// Runs an attack next to a client that behaves. `attack` gets the target and the number of
 /// connections to make, and returns what must stay open while the attack lasts.
 fn endure<T>(
     name: &str,
@@ -272,7 +272,7 @@ fn attack_streams(target: &Target) {
     for (name, key) in [("large", "get large\r\n"), ("middle", "get middle\r\n")] {
         let requests = key.repeat(2000).into_bytes();
         let name = format!("readers that stop, {name} values");
-        endure(&name, target, 300, |target, count| repeat(target, count, &requests));
+        endure(&name, target, 100, |target, count| repeat(target, count, &requests));
     }
     let noise = garbage(200_000);
     endure("garbage", target, 50, |target, count| repeat(target, count, &noise));

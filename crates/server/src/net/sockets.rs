@@ -71,7 +71,7 @@ pub fn open_listeners(settings: &Settings) -> io::Result<Vec<Listener>> {
     Ok(listeners)
 }
 
-/// Whether the address at `position` is "all addresses" of IPv6, beside that of IPv4 with the same
+/// Whether the address at `position` is "all addresses" of IPv6, next to that of IPv4 with the same
 /// port: it is left out where the system has no IPv6.
 fn is_other_family(addresses: &[SocketAddr], position: usize) -> bool {
     let all_of_ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, addresses[position].port()));

@@ -58,7 +58,7 @@ const BLOCKS_AHEAD: usize = 8;
 /// Buckets scanned between two quiescent states.
 const SLICE_BUCKETS: usize = 256;
 
-/// Refused files that are kept beside a memory file, at most.
+/// Refused files that are kept next to a memory file, at most.
 const MAX_REFUSED_FILES: usize = 16;
 
 /// Memory of a bucket of any engine in bytes, at least: a stated number of buckets that would take
