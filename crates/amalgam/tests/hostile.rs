@@ -219,8 +219,8 @@ fn endure<T>(
     let (most, p99) = (most.into_inner(), times[times.len() * 99 / 100]);
     let mebibytes = |bytes: usize| bytes as f64 / MEBIBYTE as f64;
     println!(
-        "{name}: {connections} connections, {} exchanges of others, 99 % within {p99:.1?}; resident \
-         {:.0} MiB before, {:.0} at most, {:.0} afterwards, bound {:.0}",
+        "{name}: {connections} connections, {} exchanges of others, 99 % within {p99:.1?}; \
+         resident {:.0} MiB before, {:.0} at most, {:.0} afterwards, bound {:.0}",
         times.len(),
         mebibytes(before),
         mebibytes(most),

@@ -26,8 +26,8 @@ pub fn read_certificates(what: &str, path: &Path) -> Result<Vec<CertificateDer<'
     }
 }
 
-/// Reads the private key of a file, which is DER if `is_der`, else PEM. The label in a PEM file need
-/// not name the key's real format.
+/// Reads the private key of a file, which is DER if `is_der`, else PEM. The label in a PEM file
+/// need not name the key's real format.
 ///
 /// # Errors
 ///

@@ -21,8 +21,8 @@ pub struct Datagram {
 /// it broken. Requires: the caller keeps the descriptor from being closed during the call; no
 /// memory depends on that, but another file could be hit.
 pub fn shut_down(number: i32) {
-    // SAFETY: the call takes numbers only. It fails for anything but a connected socket, and for one
-    // that the peer has closed; there is nothing left to do then.
+    // SAFETY: the call takes numbers only. It fails for anything but a connected socket, and for
+    // one that the peer has closed; there is nothing left to do then.
     unsafe { libc::shutdown(number, libc::SHUT_RDWR) };
 }
 
