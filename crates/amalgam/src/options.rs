@@ -163,8 +163,6 @@ pub struct Options {
     pub enable_ssl: bool,
     /// Comma-separated extended options: idle_timeout=SECONDS (0 is never), send_timeout=SECONDS
     /// without progress until a connection with unsent answers is closed (60 by default, 0 is
-    /// Comma-separated extended options: idle_timeout=SECONDS (0 is never), send_timeout=SECONDS
-    /// without progress until a connection with unsent answers is closed (60 by default, 0 is
     /// never), maxconns_fast (default) or no_maxconns_fast, hashpower=NUM, no_drop_privileges,
     /// eviction=clock (default) or probation; for -Z, ssl_chain_cert=FILE, ssl_key=FILE,
     /// ssl_keyformat (1 PEM, 2 DER), ssl_ca_cert=FILE (the CAs of clients), ssl_verify_mode (0

@@ -1,5 +1,5 @@
-//! `-u`: drops the privileges of root before the server accepts a client. As in memcached, a process
-//! of root does not serve without it.
+//! `-u`: drops the privileges of root before the server accepts a client. As in memcached, a
+//! process of root does not serve without it.
 
 use anyhow::{Context, bail, ensure};
 use rustix::process::geteuid;

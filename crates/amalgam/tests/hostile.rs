@@ -74,7 +74,7 @@ impl Target {
         let udp = udp.lines().find_map(|line| line.strip_prefix("UDP INET: ")).expect("a port");
         let udp = format!("127.0.0.1:{udp}");
         std::fs::remove_file(&ports).expect("it was written");
-        let [tls, address, admin] = lines.try_into().expect("three lines");
+        let [tls, address, admin]: [String; 3] = lines.try_into().expect("three lines");
         Self { child, address, tls: Some(tls), admin: Some(admin), udp: Some(udp), unix: None }
     }
 
@@ -135,10 +135,11 @@ impl Target {
 
     /// Bytes of the process in memory.
     fn resident_bytes(&self) -> usize {
-        let path = format!("/proc/{}/statm", self.child.id());
+        let path = format!("/proc/{}/status", self.child.id());
         let text = std::fs::read_to_string(path).expect("a process");
-        let pages: usize = text.split(' ').nth(1).expect("a field").parse().expect("a number");
-        pages * rustix::param::page_size()
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a field");
+        let kibibytes: usize = line.trim().trim_end_matches(" kB").parse().expect("a number");
+        kibibytes << 10
     }
 }
 
@@ -178,6 +179,15 @@ fn witness(target: &Target, stops: &AtomicBool) -> Vec<Duration> {
     times
 }
 
+/// Sets the flag when dropped, so that a panic ends the threads that look at it.
+struct StopOnDrop<'f>(&'f AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs an attack next to a client that behaves. `attack` gets the target and the number of
 /// connections to make, and returns what must stay open while the attack lasts.
 fn endure<T>(
@@ -191,6 +201,7 @@ fn endure<T>(
     let bound = MEMORY_BYTES + 64 * MEBIBYTE + THREADS * 16 * MEBIBYTE + connections * (16 << 10);
     let (stops, most) = (AtomicBool::new(false), AtomicUsize::new(0));
     let mut times = std::thread::scope(|scope| {
+        let stop = StopOnDrop(&stops);
         let observe = || {
             while !stops.load(Ordering::Relaxed) {
                 most.fetch_max(target.resident_bytes(), Ordering::Relaxed);
@@ -202,7 +213,7 @@ fn endure<T>(
         let held = attack(target, connections);
         std::thread::sleep(ATTACK_TIME * effort() as u32);
         drop(held);
-        stops.store(true, Ordering::Relaxed);
+        drop(stop);
         witness.join().expect("others are answered")
     });
     let deadline = Instant::now() + PATIENCE;

@@ -370,7 +370,7 @@ fn root_serves_only_where_it_is_told_to() {
         return;
     }
     for more in [&[][..], &["-d"], &["-u", ""]] {
-        let refused = run(&[&["serve", "-l", "127.0.0.1", "-p", "0"], more].concat());
+        let refused = run(&[&["serve", "-l", "127.0.0.1", "-p", "0"][..], more].concat());
         assert!(!refused.status.success());
         let text = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(text.contains("can't run as root without the -u switch"), "{text}");
