@@ -374,7 +374,8 @@ fn each_second_reclaims_what_has_expired_and_nothing_else() {
     let mut expiries = std::collections::HashMap::new();
     for second in 10..10 + seconds {
         // The sizes drift, so that pages of some classes become empty.
-        let longest = if second as usize * 4 / seconds as usize % 2 == 0 { 300 } else { 3000 };
+        let quarter = second as usize * 4 / seconds as usize;
+        let longest = if quarter.is_multiple_of(2) { 300 } else { 3000 };
         for _ in 0..writes {
             let number = random.below(keys);
             match random.below(8) {
