@@ -18,11 +18,12 @@ use amalgam_node::{
 use amalgam_server::{Server, Settings};
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
+use rustix::process::Resource;
 use serde::{Deserialize, Serialize};
 
 use crate::logs::{self, Format, Threshold};
 use crate::options::{is_off, layered};
-use crate::serve::{STOP_SIGNALS, admin, random_seed};
+use crate::serve::{STOP_SIGNALS, admin, raise_to_maximum, random_seed};
 use crate::size::Size;
 
 mod holding;
@@ -287,6 +288,7 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
         ClusterCommand::Node(options) => {
             let options = options.effective()?;
             start_log(&options);
+            raise_to_maximum(Resource::Nofile);
             ensure!(
                 !options.etcd.is_empty(),
                 "a node needs a coordinator: name etcd with --etcd http://HOST:2379, or start a \
@@ -297,6 +299,7 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
         ClusterCommand::Dev(options) => {
             let common = options.node.effective()?;
             start_log(&common);
+            raise_to_maximum(Resource::Nofile);
             ensure!((1..=1000).contains(&options.nodes), "--nodes must be 1 to 1000");
             let (nodes, port) = (options.nodes, options.port);
             with_chosen_engine(&common, RunLocal { options: &common, nodes, port })

@@ -437,7 +437,8 @@ fn mention_ignored(options: &Options, extended: &Extended) {
     }
 }
 
-fn raise_to_maximum(resource: Resource) {
+/// Raises a limit as far as this process may.
+pub fn raise_to_maximum(resource: Resource) {
     let maximum = getrlimit(resource).maximum;
     if setrlimit(resource, Rlimit { current: maximum, maximum }).is_err() {
         log::warn!("a resource limit could not be raised to its hard limit");

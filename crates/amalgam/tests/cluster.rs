@@ -15,72 +15,7 @@ use std::time::{Duration, Instant};
 use amalgam_node::ClusterClient;
 use amalgam_node::cluster::chunks::{Action, ChunkError, Response};
 use amalgam_node::cluster::ids::ChunkId;
-use support::{PATIENCE, command, temporary};
-
-/// A process that ends with the test.
-struct Running {
-    child: Child,
-    /// Where nodes listen for nodes, and for memcached's clients.
-    nodes: Vec<(String, String)>,
-}
-
-impl Running {
-    /// Starts a cluster or a node, and waits until it serves.
-    fn start(arguments: &[&str]) -> Self {
-        Self::start_with(&mut command(arguments))
-    }
-
-    fn start_with(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
-        let output = child.stdout.take().expect("output");
-        let mut nodes = Vec::new();
-        for line in BufReader::new(output).lines() {
-            let line = line.expect("text");
-            if let Some((_, rest)) = line.split_once(" at ")
-                && let Some((node, clients)) = rest.split_once(", clients at ")
-            {
-                nodes.push((node.to_owned(), clients.to_owned()));
-            }
-            if line == "the cluster serves" {
-                return Self { child, nodes };
-            }
-        }
-        panic!("it ended: {:?}", child.wait());
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("runs");
-        self.child.wait().expect("ends");
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Sends requests and reads as many bytes as are expected.
-fn talk(address: &str, sent: &str, expected: &str) -> String {
-    let mut stream = TcpStream::connect(address).expect("accepts");
-    stream.set_read_timeout(Some(PATIENCE)).expect("an option");
-    stream.write_all(sent.as_bytes()).expect("sends");
-    let mut answer = vec![0; expected.len()];
-    let mut filled = 0;
-    while filled < answer.len() {
-        match stream.read(&mut answer[filled..]) {
-            Ok(0) | Err(_) => break,
-            Ok(count) => filled += count,
-        }
-    }
-    String::from_utf8_lossy(&answer[..filled]).into_owned()
-}
-
-fn expect(address: &str, sent: &str, expected: &str) {
-    assert_eq!(talk(address, sent, expected), expected, "{sent:?} at {address}");
-}
+use support::{PATIENCE, Running, command, expect, talk, temporary};
 
 #[test]
 fn a_cluster_on_one_machine_answers_at_every_node() {

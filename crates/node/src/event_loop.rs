@@ -12,8 +12,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::net::TcpListener;
-use std::os::fd::OwnedFd;
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
@@ -28,6 +28,7 @@ use amalgam_cluster::wire::{Control, NodeStatus, OwnedRange, Packet, WIRE_VERSIO
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
+use crate::admission::{Admission, is_reserved};
 use crate::cached_count::CachedCount;
 use crate::clock::boot_ms;
 use crate::connection::{Connection, READ_BYTES, Role, dial};
@@ -46,8 +47,11 @@ const REDIAL_MS: u64 = 100;
 const REFUSED_MS: u64 = 1_000;
 /// Interval between two checks for changed certificates, in milliseconds.
 const REFRESH_MS: u64 = 1_000;
-/// Time limit of a connection's handshake, in milliseconds.
-const AUTHENTICATION_MS: u64 = 5_000;
+/// Connections that are accepted in a turn, so that those who connect do not keep the node from
+/// its work.
+const ACCEPTED_MAX: usize = 64;
+/// Pause of the listener after the system had no descriptor or memory left, in milliseconds.
+const ACCEPT_PAUSE_MS: u64 = 100;
 /// Lookups of clients that are forwarded at a time, and the time after which one is forgotten.
 const RELAYED_MAX: usize = 1 << 16;
 const RELAYED_MS: u64 = 5_000;
@@ -91,8 +95,10 @@ pub struct EventLoop<S> {
     dialed: BTreeMap<Peer, u64>,
     /// When each node was last dialed, in [`boot_ms`].
     dialed_ms: BTreeMap<Peer, u64>,
-    /// Connections whose handshake is not complete, and when they began, in [`boot_ms`].
-    unauthenticated: BTreeMap<u64, u64>,
+    /// Connections whose handshake is not complete.
+    unauthenticated: Admission,
+    /// When the listener is polled again, in [`boot_ms`]; None while it is polled.
+    accepts_from_ms: Option<u64>,
     /// Packets from the node to itself.
     local: VecDeque<Packet>,
     relayed: BTreeMap<u64, Relay>,
@@ -142,7 +148,8 @@ impl<S: ChunkStore> EventLoop<S> {
             next_connection: FIRST_CONNECTION,
             dialed: BTreeMap::new(),
             dialed_ms: BTreeMap::new(),
-            unauthenticated: BTreeMap::new(),
+            unauthenticated: Admission::default(),
+            accepts_from_ms: None,
             local: VecDeque::new(),
             relayed: BTreeMap::new(),
             next_relay: RELAY_FIRST,
@@ -223,12 +230,11 @@ impl<S: ChunkStore> EventLoop<S> {
         }
         self.node.on_tick(now_ms, &mut out);
         self.execute(out);
-        let is_late = |since_ms: &u64| now_ms >= *since_ms + AUTHENTICATION_MS;
-        let late: Vec<u64> = {
-            let late = self.unauthenticated.iter().filter(|(_, since_ms)| is_late(since_ms));
-            late.map(|(connection, _)| *connection).collect()
-        };
+        let late = self.unauthenticated.late(now_ms);
         late.into_iter().for_each(|connection| self.close(connection));
+        if self.accepts_from_ms.is_some_and(|from_ms| now_ms >= from_ms) {
+            self.resume_accepting();
+        }
         self.relayed.retain(|_, relay| now_ms < relay.at_ms + RELAYED_MS);
         if !self.has_reported_failure
             && let Some(error) = self.node.replica_store().and_then(ReplicaStore::failure)
@@ -266,19 +272,67 @@ impl<S: ChunkStore> EventLoop<S> {
     }
 
     fn accept(&mut self) {
-        // If a peer has gone meanwhile, or no descriptors are left, there is nothing to do.
-        while let Ok((socket, _)) = self.listener.accept() {
-            let mut out = Vec::new();
-            let identity = self.identity.clone();
-            let Ok(session) = identity.session(false) else { continue };
-            let Ok(handshake) = Handshake::start(identity, false, &mut out) else { continue };
-            if socket.set_nonblocking(true).is_ok() && socket.set_nodelay(true).is_ok() {
-                self.insert(Connection::new(socket, session, handshake, out, None), EventFlags::IN);
+        for _ in 0..ACCEPTED_MAX {
+            match self.listener.accept() {
+                Ok((socket, _)) if is_reserved(socket.as_raw_fd()) => {
+                    drop(socket);
+                    return self.pause_accepting("only reserved descriptors are left");
+                }
+                Ok((socket, from)) => self.greet(socket, from.ip()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => match Errno::from_io_error(&error) {
+                    Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                        return self.pause_accepting(&error.to_string());
+                    }
+                    // The peer has gone meanwhile.
+                    _ => {}
+                },
             }
         }
     }
 
-    fn insert(&mut self, connection: Connection, flags: EventFlags) -> Option<u64> {
+    /// Stops polling the listener for a while, which would only fail again at once, and closes a
+    /// connection that has proved nothing yet.
+    fn pause_accepting(&mut self, error: &str) {
+        log::warn!(
+            error, pause_ms = ACCEPT_PAUSE_MS;
+            "no connection is accepted for a moment: raise the limit of open files (ulimit -n)"
+        );
+        if let Some(number) = self.unauthenticated.oldest_of_most() {
+            self.close(number);
+        }
+        if epoll::delete(&self.epoll, &self.listener).is_ok() {
+            self.accepts_from_ms = Some(boot_ms() + ACCEPT_PAUSE_MS);
+        }
+    }
+
+    fn resume_accepting(&mut self) {
+        let data = EventData::new_u64(LISTENER);
+        // Tried again at the next tick if the system lacks memory.
+        if epoll::add(&self.epoll, &self.listener, data, EventFlags::IN).is_ok() {
+            self.accepts_from_ms = None;
+        }
+    }
+
+    /// Begins the handshake of a connection that was accepted.
+    fn greet(&mut self, socket: TcpStream, from: IpAddr) {
+        let mut out = Vec::new();
+        let identity = self.identity.clone();
+        let Ok(session) = identity.session(false) else { return };
+        let Ok(handshake) = Handshake::start(identity, false, &mut out) else { return };
+        if socket.set_nonblocking(true).is_ok() && socket.set_nodelay(true).is_ok() {
+            let connection = Connection::new(socket, session, handshake, out, None);
+            self.insert(connection, EventFlags::IN, Some(from));
+        }
+    }
+
+    /// Polls a connection; `from` is where it was accepted from, None if this node dialed.
+    fn insert(
+        &mut self,
+        connection: Connection,
+        flags: EventFlags,
+        from: Option<IpAddr>,
+    ) -> Option<u64> {
         let number = self.next_connection;
         self.next_connection += 1;
         let data = EventData::new_u64(number);
@@ -287,13 +341,15 @@ impl<S: ChunkStore> EventLoop<S> {
             return None;
         }
         self.connections.insert(number, connection);
-        self.unauthenticated.insert(number, boot_ms());
         self.to_send.insert(number);
+        if let Some(oldest) = self.unauthenticated.insert(number, from, boot_ms()) {
+            self.close(oldest);
+        }
         Some(number)
     }
 
     fn close(&mut self, number: u64) {
-        self.unauthenticated.remove(&number);
+        self.unauthenticated.remove(number);
         self.waiting.retain(|_, (connection, _)| *connection != number);
         if let Some(connection) = self.connections.remove(&number)
             && let Some(peer) = connection.dialed
@@ -385,7 +441,7 @@ impl<S: ChunkStore> EventLoop<S> {
                     }
                     (_, None) => connection.authenticate(Role::Client, wire_version),
                 }
-                self.unauthenticated.remove(&number);
+                self.unauthenticated.remove(number);
                 &rest[..]
             }
             Role::Peer(_) | Role::Client => bytes,
@@ -568,7 +624,7 @@ impl<S: ChunkStore> EventLoop<S> {
         let session = self.identity.session(true).ok()?;
         let handshake = Handshake::start(self.identity.clone(), true, &mut out).ok()?;
         let connection = Connection::new(socket, session, handshake, out, Some(to));
-        let number = self.insert(connection, EventFlags::IN | EventFlags::OUT)?;
+        let number = self.insert(connection, EventFlags::IN | EventFlags::OUT, None)?;
         self.dialed.insert(to, number);
         Some(number)
     }

@@ -2,7 +2,8 @@
 //!
 //! `membership` is what the coordinator decides for all nodes; it is kept in this process or in
 //! etcd (`etcd`, `etcd_client`). `lease_keeper` renews a node's lease there. `event_loop` is the
-//! thread that reads, decides and sends, over each `connection`; `file_storage` holds its backups.
+//! thread that reads, decides and sends, over each `connection`, of which `admission` bounds those
+//! that proved nothing yet; `file_storage` holds its backups.
 //! `client` talks to all nodes over blocking connections (`client_connection`), and `gateway` lets
 //! the server answer memcached's clients for the whole cluster.
 //!
@@ -13,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod admission;
 mod cached_count;
 mod client;
 mod client_connection;

@@ -56,6 +56,71 @@ impl Drop for Process {
     }
 }
 
+/// A cluster or a node as a process that ends with the test.
+pub struct Running {
+    pub child: Child,
+    /// Where nodes listen for nodes, and for memcached's clients.
+    pub nodes: Vec<(String, String)>,
+}
+
+impl Running {
+    /// Starts a cluster or a node, and waits until it serves.
+    pub fn start(arguments: &[&str]) -> Self {
+        Self::start_with(&mut command(arguments))
+    }
+
+    pub fn start_with(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
+        let output = child.stdout.take().expect("output");
+        let mut nodes = Vec::new();
+        for line in BufReader::new(output).lines() {
+            let line = line.expect("text");
+            if let Some((_, rest)) = line.split_once(" at ")
+                && let Some((node, clients)) = rest.split_once(", clients at ")
+            {
+                nodes.push((node.to_owned(), clients.to_owned()));
+            }
+            if line == "the cluster serves" {
+                return Self { child, nodes };
+            }
+        }
+        panic!("it ended: {:?}", child.wait());
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().expect("runs");
+        self.child.wait().expect("ends");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends requests and reads as many bytes as are expected.
+pub fn talk(address: &str, sent: &str, expected: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("accepts");
+    stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+    stream.write_all(sent.as_bytes()).expect("sends");
+    let mut answer = vec![0; expected.len()];
+    let mut filled = 0;
+    while filled < answer.len() {
+        match stream.read(&mut answer[filled..]) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => filled += count,
+        }
+    }
+    String::from_utf8_lossy(&answer[..filled]).into_owned()
+}
+
+pub fn expect(address: &str, sent: &str, expected: &str) {
+    assert_eq!(talk(address, sent, expected), expected, "{sent:?} at {address}");
+}
+
 /// A path of this process's own.
 pub fn temporary(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("amalgam-{name}-{}", std::process::id()))
