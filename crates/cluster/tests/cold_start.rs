@@ -135,6 +135,10 @@ impl World {
 
     fn start(&mut self, number: usize) -> Result<(), LogError> {
         let name = format!("node-{number}");
+        if let Some(last) = self.coordinator.names().get(&name).copied() {
+            // A lease ends before its name joins again.
+            self.coordinator.end(last);
+        }
         let peer = self.coordinator.join(&name, self.now_ms).expect("there is room");
         let log = LogSettings {
             segment_bytes: 8 << 10,

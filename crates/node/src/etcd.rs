@@ -3,7 +3,7 @@
 //! One key holds the whole [`ClusterState`]; a change replaces it in a transaction that compares
 //! its revision with the one that was read. Each node has a key of its own, bound to its lease. A
 //! member whose key is gone is removed by the first node that notices, in a transaction that
-//! compares that the key is gone.
+//! compares that the key is gone. A name joins again in a transaction that compares the same.
 //!
 //! Invariants of this module:
 //! 1. Every change is one transaction on the state that was read; if that has changed meanwhile it
@@ -189,9 +189,7 @@ impl Etcd {
             return Ok(());
         };
         state.coordinator.end(peer);
-        let gone = json!({
-            "key": self.lease_key(peer), "target": "VERSION", "result": "EQUAL", "version": "0",
-        });
+        let gone = self.is_gone(peer);
         // If another node was faster the read below shows it.
         if self.replace(&keys.revision, state, Some(gone), None)? {
             let (node, incarnation) = (peer.node.get(), peer.incarnation);
@@ -199,6 +197,20 @@ impl Etcd {
         }
         *keys = self.read()?;
         Ok(())
+    }
+
+    /// The condition that a member's lease has ended.
+    fn is_gone(&self, peer: Peer) -> Value {
+        let key = self.lease_key(peer);
+        json!({ "key": key, "target": "VERSION", "result": "EQUAL", "version": "0" })
+    }
+
+    /// A new lease, which ends by itself unless it is used.
+    fn grant(&self) -> Result<String, MembershipError> {
+        let seconds = self.lease_seconds.to_string();
+        let granted = self.call("/v3/lease/grant", &json!({ "TTL": seconds }))?;
+        let lease = granted["ID"].as_str();
+        lease.map(str::to_owned).ok_or_else(|| unreadable("the answer to a grant has no lease"))
     }
 
     fn lease_of(&self, peer: Peer) -> Option<String> {
@@ -227,23 +239,25 @@ impl Membership for Etcd {
     }
 
     fn join(&self, name: &str, address: &str, rack: &str) -> Result<Joined, MembershipError> {
-        let seconds = self.lease_seconds.to_string();
-        let granted = self.call("/v3/lease/grant", &json!({ "TTL": seconds }))?;
-        let lease = granted["ID"]
-            .as_str()
-            .ok_or_else(|| unreadable("the answer to a grant has no lease"))?
-            .to_owned();
         for _ in 0..TRANSACTIONS_MAX {
-            let ClusterKeys { state, revision, .. } = self.read()?;
+            let ClusterKeys { state, revision, alive } = self.read()?;
             let mut state = match state {
                 Some(state) => state,
                 None => new_cluster(self.lease_ms())?,
             };
+            let last = state.coordinator.names().get(name).copied();
+            if last.is_some_and(|last| alive.contains(&lease_name(last))) {
+                return Err(CoordinatorError::Alive.into());
+            }
+            // Its lease has ended, which the transaction compares again.
+            last.into_iter().for_each(|last| state.coordinator.end(last));
             let joined = state.join(name, (address, rack), 0)?;
-            let alive = json!({ "requestPut": {
+            let lease = self.grant()?;
+            let put = json!({ "requestPut": {
                 "key": self.lease_key(joined.peer), "value": encoded(b"1"), "lease": lease,
             }});
-            if self.replace(&revision, &state, None, Some(alive))? {
+            let is_free = last.map(|last| self.is_gone(last));
+            if self.replace(&revision, &state, is_free, Some(put))? {
                 let mut leases = self.leases.lock().ignore_poison();
                 leases.push((joined.peer, lease));
                 return Ok(joined);

@@ -136,7 +136,7 @@ pub trait Membership: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// [`MembershipError`].
+    /// [`CoordinatorError::Alive`] until the lease of the name's previous incarnation has ended.
     fn join(&self, name: &str, address: &str, rack: &str) -> Result<Joined, MembershipError>;
 
     /// Renews a node's lease from now on.
@@ -204,7 +204,7 @@ impl ClusterState {
     ///
     /// # Errors
     ///
-    /// [`CoordinatorError::Full`].
+    /// [`CoordinatorError::Full`], [`CoordinatorError::Alive`].
     pub fn join(
         &mut self,
         name: &str,
@@ -382,7 +382,9 @@ mod tests {
         let bytes = directory.to_bytes();
         assert_eq!(bytes[..2], RACKLESS_VERSION.to_le_bytes(), "older releases read it");
         ClusterState::from_bytes(&bytes).expect("it is read");
-        directory.join("e", ("e:2", "r1"), 0).expect("there is room");
+        assert_eq!(directory.join("e", ("e:2", "r1"), 0), Err(CoordinatorError::Alive));
+        directory.coordinator.end(directory.coordinator.names()["e"]);
+        directory.join("e", ("e:2", "r1"), 0).expect("its lease has ended");
         let bytes = directory.to_bytes();
         let again = ClusterState::from_bytes(&bytes).expect("the same");
         assert_eq!((again.snapshot(), again.to_bytes()), (directory.snapshot(), bytes.clone()));
@@ -402,7 +404,11 @@ mod tests {
         let embedded = Embedded::new(7, 8, 60_000);
         let first = embedded.join("a", "here:1", "").expect("there is room");
         let second = embedded.join("b", "there:2", "r1").expect("there is room");
-        let again = embedded.join("a", "here:3", "r2").expect("there is room");
+        let alive = MembershipError::Refused(CoordinatorError::Alive);
+        assert_eq!(embedded.join("a", "here:3", "r2"), Err(alive));
+        assert_eq!(embedded.keep_alive(first.peer), Ok(()), "it goes on");
+        embedded.leave(first.peer).expect("it holds no metadata");
+        let again = embedded.join("a", "here:3", "r2").expect("its name is free");
         assert!(
             first.join_revision < second.join_revision
                 && second.join_revision < again.join_revision

@@ -10,6 +10,7 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use amalgam_cluster::coordinator::CoordinatorError;
 use amalgam_cluster::chunks::{ChunkSettings, ClientId, MAX_CHUNK_BYTES};
 use amalgam_cluster::ids::PARTITIONS;
 use amalgam_cluster::log::{Durability, LogError, LogSettings};
@@ -149,7 +150,7 @@ const SEGMENTS_MIN: u32 = 4;
 #[derive(Clone, Debug)]
 pub struct NodeConfiguration {
     /// Name under which the node keeps its number; if empty, the address at which others reach it.
-    /// Each start under a name ends the previous incarnation.
+    /// A start waits until the lease of the previous incarnation has ended.
     pub name: String,
     /// Address to listen at for nodes and clients of chunks; port 0 lets the system choose.
     pub listen: SocketAddr,
@@ -291,10 +292,8 @@ impl RunningNode {
         check_admission(membership.as_ref(), &credentials)?;
         let advertised = configuration.advertise.clone().unwrap_or_else(|| address.to_string());
         let name = Some(&configuration.name).filter(|name| !name.is_empty()).unwrap_or(&advertised);
-        let (joined, sent_ms) = with_retry(|| {
-            let sent_ms = boot_ms();
-            Ok((membership.join(name, &advertised, &configuration.rack)?, sent_ms))
-        })?;
+        let join = || membership.join(name, &advertised, &configuration.rack);
+        let (joined, sent_ms) = join_when_free(name, membership.lease_ms(), join)?;
         let started = Self::serve::<E>(
             configuration,
             &membership,
@@ -513,6 +512,30 @@ struct StopOnDrop(Arc<NodeState>);
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.stop();
+    }
+}
+
+/// Joins once the previous incarnation's lease has ended, which a process that was killed held.
+/// Returns also when the request was sent, in [`boot_ms`].
+fn join_when_free(
+    name: &str,
+    lease_ms: u64,
+    join: impl Fn() -> Result<Joined, MembershipError>,
+) -> Result<(Joined, u64), MembershipError> {
+    let end = Instant::now() + Duration::from_millis(lease_ms) + START_PATIENCE;
+    let mut has_reported = false;
+    loop {
+        let sent_ms = boot_ms();
+        match with_retry(&join) {
+            Err(MembershipError::Refused(CoordinatorError::Alive)) if Instant::now() < end => {
+                if !has_reported {
+                    log::info!(name, lease_ms; "waiting for the end of this name's last lease");
+                }
+                has_reported = true;
+                std::thread::sleep(START_PAUSE);
+            }
+            joined => return joined.map(|joined| (joined, sent_ms)),
+        }
     }
 }
 

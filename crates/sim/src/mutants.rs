@@ -31,6 +31,8 @@ pub enum Mutant {
     SilentHolders,
     /// A restarted node reuses its former incarnation.
     ReusedIncarnation,
+    /// A second process under a live node's name is let in at once, while the first serves.
+    JoinsOverLiveIncarnation,
     /// A failover looks for chunks under their creator instead of their last owner.
     WrongSource,
     /// Replicas with as many batches as their leader count as equal to it.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use amalgam_cluster::chunks::{Action, ClientState, MoveMessage};
-use amalgam_cluster::coordinator::{Coordinator, Proposal};
+use amalgam_cluster::coordinator::{Coordinator, CoordinatorError, Proposal};
 use amalgam_cluster::ids::{ChunkId, Creator, NodeId};
 use amalgam_cluster::node::NodeCommand;
 use amalgam_cluster::overlay::{
@@ -84,7 +84,9 @@ pub struct World<P> {
     queue: EventQueue<Event>,
     coordinator: Coordinator,
     sent_revision: u64,
-    nodes: BTreeMap<NodeId, Node<P>>,
+    /// Running processes. Two may run under one name: one that has lost its lease without knowing
+    /// it, and its successor.
+    nodes: BTreeMap<Peer, Node<P>>,
     partition: Partition,
     names: BTreeMap<Peer, String>,
     /// The node that will stall while it handles its next packet, and for how long.
@@ -221,14 +223,30 @@ impl<P: NodeProcess> World<P> {
 
     /// The node, if this incarnation is running.
     fn running(&mut self, peer: Peer) -> Option<&mut Node<P>> {
-        self.nodes.get_mut(&peer.node).filter(|node| node.peer == peer)
+        self.nodes.get_mut(&peer)
     }
 
     fn start(&mut self, name: &str) {
         if self.mutant == Mutant::ReusedIncarnation {
             self.reuse_incarnation(name);
         }
-        let peer = self.coordinator.join(name, self.now_ms).expect("there is room");
+        if self.mutant == Mutant::JoinsOverLiveIncarnation
+            && let Some(last) = self.coordinator.names().get(name).copied()
+        {
+            self.coordinator.end(last);
+        }
+        let peer = match self.coordinator.join(name, self.now_ms) {
+            Ok(peer) => peer,
+            Err(error) => {
+                assert_eq!(error, CoordinatorError::Alive, "there is room");
+                return self.wait_for_lease(name);
+            }
+        };
+        if self.processes_of(peer.node).next().is_some() {
+            // Its predecessor may still use the old one.
+            self.observed.disks.remove(&peer.node);
+            self.observed.coverage.record("a process that started while its predecessor ran");
+        }
         let supers = self.coordinator.view().supers().collect();
         let process = P::start(peer, supers, self.settings, &mut self.observed);
         let before = self.unrecovered.get(&peer.node);
@@ -242,9 +260,23 @@ impl<P: NodeProcess> World<P> {
         coverage::started(peer, self.observed.oracle.truth(), &mut self.observed.coverage);
         self.observed.peers.push(peer);
         self.names.insert(peer, name.to_owned());
-        self.nodes.insert(peer.node, node);
+        self.nodes.insert(peer, node);
         self.queue.schedule(self.now_ms + 1, Event::Tick(peer));
         self.sent_revision = 0;
+    }
+
+    /// The processes that run under the name of a node, older incarnations first.
+    fn processes_of(&self, node: NodeId) -> impl Iterator<Item = &Node<P>> {
+        self.nodes.values().filter(move |running| running.peer.node == node)
+    }
+
+    /// A process may not join yet under this name. It tries again unless another one runs.
+    fn wait_for_lease(&mut self, name: &str) {
+        let last = self.coordinator.names()[name];
+        if self.nodes.contains_key(&last) {
+            return self.observed.coverage.record("a second process under a live node's name");
+        }
+        self.queue.schedule(self.now_ms + 100, Event::NodeStarts(name.to_owned()));
     }
 
     /// Applies [`Mutant::ReusedIncarnation`].
@@ -280,7 +312,7 @@ impl<P: NodeProcess> World<P> {
     fn arrive(&mut self, from: Peer, to: Peer, bytes: Box<[u8]>) {
         let now_ms = self.now_ms;
         let (mutant, network) = (self.mutant, self.faults.network);
-        let Some(node) = self.nodes.get_mut(&to.node).filter(|node| node.peer == to) else {
+        let Some(node) = self.nodes.get_mut(&to) else {
             return;
         };
         if node.paused_until_ms > now_ms {
@@ -339,7 +371,7 @@ impl<P: NodeProcess> World<P> {
 
     fn tick(&mut self, peer: Peer) {
         let now_ms = self.now_ms;
-        let Some(node) = self.nodes.get_mut(&peer.node).filter(|node| node.peer == peer) else {
+        let Some(node) = self.nodes.get_mut(&peer) else {
             return;
         };
         if node.paused_until_ms > now_ms {
@@ -406,7 +438,7 @@ impl<P: NodeProcess> World<P> {
             let Some([leader, member, ..]) = group.map(|group| &group.members[..]) else {
                 continue;
             };
-            let held = self.nodes.get(&leader.node).map(|node| node.process.super_peer().catalog());
+            let held = self.nodes.get(leader).map(|node| node.process.super_peer().catalog());
             let Some(mut snapshot) = held.and_then(|held| held.snapshot(creator)) else { continue };
             if snapshot.ranges.pop().is_some() {
                 damaged.push((*leader, *member, snapshot));
@@ -491,10 +523,10 @@ impl<P: NodeProcess> World<P> {
     }
 
     fn restart(&mut self, peer: Peer) {
-        if self.nodes.remove(&peer.node).is_some_and(|node| node.process.is_recovering()) {
+        if self.nodes.remove(&peer).is_some_and(|node| node.process.is_recovering()) {
             self.observed.coverage.record("a new owner that died during failover");
         }
-        if self.faults.worst {
+        if self.faults.worst && self.processes_of(peer.node).next().is_none() {
             // While others wait for its log, the machine keeps its power.
             let has_power =
                 self.random.percent(50) || self.is_recovering_all() && !self.observed.is_synced;
@@ -512,7 +544,7 @@ impl<P: NodeProcess> World<P> {
     /// log would look like a torn write.
     fn rot(&mut self) {
         let Some(node) = self.rotting_node else { return };
-        if !self.nodes.contains_key(&node) {
+        if !self.processes_of(node).any(|_| true) {
             self.observed.disks.remove(&node);
         } else if let Some(disk) = self.observed.disks.get_mut(&node) {
             disk.corrupt(&mut self.rot_random);
@@ -549,7 +581,7 @@ impl<P: NodeProcess> World<P> {
         self.crashed_alone = false;
         self.stalling = None;
         for peer in self.nodes.values().map(|node| node.peer).collect::<Vec<_>>() {
-            self.nodes.remove(&peer.node);
+            self.nodes.remove(&peer);
             self.crash_disk(peer.node, has_power);
             let most_ms = if self.random.percent(20) { 6_000 } else { 1_500 };
             let at_ms = self.now_ms + self.random.below(most_ms);
@@ -594,7 +626,7 @@ impl<P: NodeProcess> World<P> {
     }
 
     fn worst_fault(&mut self, peer: Peer) {
-        match self.random.below(4) {
+        match self.random.below(5) {
             0 if !self.is_coordinator_away => {
                 self.observed.coverage.record("the coordinator away");
                 self.is_coordinator_away = true;
@@ -609,6 +641,10 @@ impl<P: NodeProcess> World<P> {
             }
             3 if !self.is_needed(peer) => {
                 self.stalling = Some((peer, self.random.below(3 * LEASE_MS)));
+            }
+            4 if !self.is_needed(peer) => {
+                let name = self.names[&peer].clone();
+                self.queue.schedule(self.now_ms, Event::NodeStarts(name));
             }
             _ => {}
         }
@@ -669,7 +705,7 @@ impl<const REPLICATED: bool> World<WorkloadNode<ItemWorkload<REPLICATED>>> {
             self.run(100);
             let has_left = self.running(peer).is_some_and(|node| node.process.has_left());
             if has_left && self.coordinator.leave(peer).is_ok() {
-                self.nodes.remove(&peer.node);
+                self.nodes.remove(&peer);
                 let name = self.names[&peer].clone();
                 self.queue.schedule(self.now_ms + 1_000, Event::NodeStarts(name));
                 return true;
@@ -687,7 +723,7 @@ impl<W: Workload> World<WorkloadNode<W>> {
         for host in self.processes() {
             for (action, began_ms) in host.in_flight.values() {
                 let range = action.id().and_then(|id| truth.find(id).1);
-                let owner = range.and_then(|range| self.nodes.get(&range.placement.owner()));
+                let owner = range.and_then(|range| self.processes_of(range.placement.owner()).last());
                 let state = owner.map(|owner| {
                     let chunks = owner.process.node().chunks();
                     let serves = action.id().is_some_and(|id| chunks.serves(id));

@@ -131,6 +131,11 @@ fn reused_incarnations_are_noticed() {
 }
 
 #[test]
+fn a_join_over_a_live_incarnation_is_noticed() {
+    assert!(seeds_to_find(Mutant::JoinsOverLiveIncarnation).is_some());
+}
+
+#[test]
 fn moved_chunks_that_are_not_recovered_are_noticed() {
     assert!(seeds_to_find(Mutant::WrongSource).is_some());
 }

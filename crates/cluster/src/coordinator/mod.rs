@@ -9,6 +9,8 @@
 //! 2. A name keeps its node id for ever, each start gets a higher incarnation, and no id is given
 //!    to a second name: no chunk id can name two nodes.
 //! 3. A member whose lease ended leaves the view before any node can learn that it left.
+//! 4. A name's next incarnation joins only after the lease of the one before has ended: no two
+//!    processes serve the same data, whichever of them clients reach.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,6 +31,8 @@ pub enum CoordinatorError {
     Full,
     /// The node holds metadata that would be lost with it; retry when other nodes hold it.
     Needed,
+    /// The lease of the name's previous incarnation has not ended; retry when it has.
+    Alive,
 }
 
 impl fmt::Display for CoordinatorError {
@@ -45,6 +49,10 @@ impl fmt::Display for CoordinatorError {
             }
             Self::Needed => {
                 "the node holds metadata that others do not have yet; retry the leave later"
+            }
+            Self::Alive => {
+                "another process holds a lease under this name: stop it, or choose another name \
+                 (--name)"
             }
         })
     }
@@ -99,14 +107,15 @@ impl Coordinator {
         &self.view
     }
 
-    /// Starts a node under a name. A name that is a member already gets a new incarnation, and the
-    /// old one is no longer a member.
+    /// Starts a node under a name. A name that joined before gets a new incarnation.
     ///
     /// # Errors
     ///
+    /// [`CoordinatorError::Alive`] if the previous incarnation is a member;
     /// [`CoordinatorError::Full`] if all node ids are taken.
     pub fn join(&mut self, name: &str, now_ms: u64) -> Result<Peer, CoordinatorError> {
         let peer = match self.names.get(name) {
+            Some(last) if self.view.has(*last) => return Err(CoordinatorError::Alive),
             Some(last) => Peer { incarnation: last.incarnation + 1, ..*last },
             None => {
                 let number = u16::try_from(self.names.len()).ok();
@@ -267,7 +276,8 @@ mod tests {
         assert_eq!(coordinator.keep_alive(peers[1], 1_000), Err(CoordinatorError::NoMember));
         let other = coordinator.join("other", 1_000).expect("there is room");
         assert!(peers.iter().all(|peer| peer.node != other.node), "no id is given again");
-        let again = coordinator.join("node-1", 1_000).expect("there is room");
+        let again = coordinator.join("node-1", 1_000).expect("its lease has ended");
+        assert_eq!(coordinator.join("node-1", 1_000), Err(CoordinatorError::Alive));
         assert_eq!(again, Peer { incarnation: 2, ..peers[1] });
         assert!(!coordinator.view().has(peers[1]));
         assert_eq!(coordinator.keep_alive(again, 1_500), Ok(()));

@@ -44,7 +44,7 @@ impl<P: NodeProcess> World<P> {
 
     /// Whether a node runs, and will be back from a pause before its lease ends.
     fn runs(&self, peer: Peer) -> bool {
-        let node = self.nodes.get(&peer.node).filter(|node| node.peer == peer);
+        let node = self.nodes.get(&peer);
         let is_stalling = self.stalling.is_some_and(|(stalling, _)| stalling == peer);
         let comes_back = |node: &Node<P>| {
             let ends_ms = node.keep_alive_ms + LEASE_MS / 2;
