@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use amalgam_index::model::Model;
+use amalgam_index::{Engine, Mercury};
 use amalgam_node::cluster::chunks::{Action, ChunkError, MAX_CHUNK_BYTES, Response};
 use amalgam_node::cluster::coordinator::Proposal;
 use amalgam_node::cluster::ids::ChunkId;
@@ -45,9 +46,17 @@ fn cluster_as(
     nodes: usize,
     template: NodeConfiguration,
 ) -> Cluster {
+    cluster_with::<Model>(membership, nodes, template)
+}
+
+fn cluster_with<E: Engine>(
+    membership: Arc<dyn Membership>,
+    nodes: usize,
+    template: NodeConfiguration,
+) -> Cluster {
     let (threads, token) = (template.threads, "a secret".to_owned());
     let template = NodeConfiguration { token, ..template };
-    let nodes = start_local::<Model>(nodes, &template, &membership).expect("they start");
+    let nodes = start_local::<E>(nodes, &template, &membership).expect("they start");
     let server = |node: &RunningNode| {
         let server = Server::open_around(settings(threads), node.gateway()).expect("it starts");
         Running::of(server)
@@ -291,6 +300,40 @@ fn a_full_cluster_refuses_what_is_new_and_keeps_what_it_has() {
     client.delete(ids[0]).expect("it was there");
     let id = client.create(&chunk(7)).expect("there is room");
     assert_eq!(client.get(id), Ok(chunk(7)));
+}
+
+#[test]
+fn a_cas_id_is_read_where_nothing_more_can_be_stored() {
+    const VALUE_BYTES: usize = 4_000;
+    const MEMORY_BYTES: usize = 4 << 20;
+    let membership: Arc<dyn Membership> = Arc::new(Embedded::new(7, 8, LEASE_MS));
+    let template =
+        NodeConfiguration { threads: 1, memory_bytes: MEMORY_BYTES, ..Default::default() };
+    let cluster = cluster_with::<Mercury>(membership, 1, template);
+    let mut text = cluster.servers[0].connect();
+    let value = "x".repeat(VALUE_BYTES);
+    let mut stored = 0;
+    loop {
+        text.send(format!("set key{stored} 0 0 {VALUE_BYTES}\r\n{value}\r\n"));
+        if text.until("\r\n") != "STORED\r\n" {
+            break;
+        }
+        stored += 1;
+        assert!(stored <= MEMORY_BYTES / VALUE_BYTES, "more is stored than there is memory");
+    }
+    assert!(stored > 100, "only {stored}");
+    for number in 0..stored {
+        text.send(format!("gets key{number}\r\n"));
+        let answer = text.until("END\r\n");
+        let head = format!("VALUE key{number} 0 {VALUE_BYTES} ");
+        let cas = answer.strip_prefix(&head).and_then(|rest| rest.split_once("\r\n"));
+        let cas: u64 = cas.expect("the item with its id").0.parse().expect("a number");
+        text.talk(format!("mg key{number} c\r\n"), format!("HD c{cas}\r\n"));
+        text.talk(format!("md key{number} C{}\r\n", cas + 1), "EX\r\n");
+    }
+    // No answer has an id that was not asked for.
+    text.talk("md key0\r\nms key0 1\r\n7\r\nmn\r\n", "HD\r\nHD\r\nMN\r\n");
+    text.talk("mg key0 v\r\nma key0 v\r\n", "VA 1\r\n7\r\nVA 1\r\n8\r\n");
 }
 
 #[test]

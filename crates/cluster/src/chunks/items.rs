@@ -98,6 +98,35 @@ impl ItemVerb {
         })
     }
 
+    /// The verb for an engine in which every item has a CAS id from the start, so that reading the
+    /// id needs no memory for another copy of the item. None for a plain read.
+    pub fn as_numbering_verb(&self) -> Option<Verb<'_>> {
+        let mut verb = self.as_verb()?;
+        match &mut verb {
+            Verb::Store(store) => store.wants_cas = true,
+            Verb::Arithmetic(arithmetic) => arithmetic.wants_cas = true,
+            Verb::Get(get) => get.wants_cas |= get.vivify.is_some(),
+            // An item that stays keeps its id.
+            Verb::Delete(_) => {}
+        }
+        Some(verb)
+    }
+
+    /// Removes a CAS id that the sender did not ask for from the outcome of
+    /// [`Self::as_numbering_verb`].
+    pub fn as_asked(&self, mut outcome: Outcome) -> Outcome {
+        match (self, &mut outcome) {
+            (Self::Store(head, _), Outcome::Stored(written)) if !head.wants_cas => {
+                written.cas = head.new_cas;
+            }
+            (Self::Arithmetic(arithmetic), Outcome::Number(counted)) if !arithmetic.wants_cas => {
+                counted.cas = arithmetic.new_cas;
+            }
+            _ => {}
+        }
+        outcome
+    }
+
     /// Whether a repetition could do or answer something else. Repeated touches and requests for a
     /// CAS id are harmless.
     pub fn changes(&self) -> bool {

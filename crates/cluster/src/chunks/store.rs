@@ -285,7 +285,8 @@ impl<W: Worker> ChunkStore for EngineStore<W> {
 pub type ItemClock = Box<dyn Fn() -> ItemTime + Send>;
 
 /// Chunks in one engine and named items in another, since any bytes may be a user's key, including
-/// those of an id. Neither engine may evict.
+/// those of an id. Neither engine may evict. Every item has a CAS id, so a full engine answers a
+/// request for it.
 pub struct ItemStore<W> {
     chunks: EngineStore<W>,
     items: W,
@@ -345,6 +346,8 @@ impl<W: Worker> ItemStore<W> {
         now: &Now,
     ) -> Result<(), StoreError> {
         let new_cas = store.new_cas;
+        // Items of older releases may have none.
+        let store = Store { wants_cas: true, ..store };
         match self.change_item(key, Verb::Store(store), now) {
             Outcome::Stored(_) => {}
             Outcome::TooLarge => return Err(StoreError::TooLarge),
@@ -421,7 +424,7 @@ impl<W: Worker> ChunkStore for ItemStore<W> {
         }
         let now = (self.clock)().now;
         let mut sink = OneItem { now: &now, hit: None };
-        let outcome = match op.verb.as_verb() {
+        let outcome = match op.verb.as_numbering_verb() {
             Some(verb) => Some(self.items.apply(&Op { key, verb }, &now, &mut sink)),
             None => {
                 self.items.get_batch(&[key], &now, &mut sink);
@@ -431,7 +434,7 @@ impl<W: Worker> ChunkStore for ItemStore<W> {
         let (hit, item) = sink.hit.unzip();
         self.items.quiesce();
         let read = || hit.map_or(Outcome::NotFound, Outcome::Hit);
-        let outcome = outcome.unwrap_or_else(read);
+        let outcome = op.verb.as_asked(outcome.unwrap_or_else(read));
         ItemAnswer { outcome: with_times(outcome, |time| to_relative(time, &now)), item }
     }
 
