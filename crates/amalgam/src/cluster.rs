@@ -25,8 +25,10 @@ use crate::logs::{self, Format, Threshold};
 use crate::options::{is_off, layered};
 use crate::serve::{STOP_SIGNALS, admin, raise_to_maximum, random_seed};
 use crate::size::Size;
+use secrets::{operator_token, secret, token};
 
 mod holding;
+mod secrets;
 
 /// How long a starting node waits until every key has an owner.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
@@ -56,6 +58,8 @@ pub enum ClusterCommand {
     Status(ConnectOptions),
     /// Move all contents of a node to the other nodes and wait for it; then the node can be stopped
     Drain(ConnectOptions),
+    /// Make a join token or an operator token, and print it
+    Token,
 }
 
 /// The kinds of failure that backups survive.
@@ -123,6 +127,10 @@ pub struct NodeOptions {
     /// A file with the join token, a secret that all nodes of the cluster must share
     #[arg(long, value_name = "FILE")]
     pub join_token_file: Option<PathBuf>,
+    /// A file with the operator token, a secret whose holders may drain the node and move its
+    /// chunks [default: clients on the node's own machine may]
+    #[arg(long, value_name = "FILE")]
+    pub operator_token_file: Option<PathBuf>,
     /// This node's certificate, followed by intermediate certificates (PEM). Nodes and clients of
     /// chunks then speak TLS and must present a certificate; give it to all nodes or to none
     #[arg(long, value_name = "FILE")]
@@ -234,6 +242,9 @@ pub struct ConnectOptions {
     /// The file with the cluster's join token
     #[arg(long, value_name = "FILE")]
     join_token_file: Option<PathBuf>,
+    /// The file with the nodes' operator token, in place of the join token
+    #[arg(long, value_name = "FILE", conflicts_with = "join_token_file")]
+    operator_token_file: Option<PathBuf>,
     /// A certificate that the cluster's CA signed (PEM); required if the nodes speak TLS
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
@@ -256,7 +267,9 @@ impl ConnectOptions {
     fn credentials(&self) -> anyhow::Result<Credentials> {
         let files = tls_files(&self.tls_cert, &self.tls_key, &self.tls_ca)?;
         let tls = files.map(MutualTls::open).transpose().map_err(anyhow::Error::msg)?;
-        Ok(Credentials { token: token(self.join_token_file.as_deref())?, tls: tls.map(Arc::new) })
+        let token = token(self.join_token_file.as_deref())?;
+        let operator_token = operator_token(self.operator_token_file.as_deref())?;
+        Ok(Credentials { token, operator_token, tls: tls.map(Arc::new) })
     }
 }
 
@@ -306,6 +319,7 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
         }
         ClusterCommand::Status(options) => status(options),
         ClusterCommand::Drain(options) => drain(options),
+        ClusterCommand::Token => secrets::make_token(),
     }
 }
 
@@ -357,20 +371,6 @@ fn address(text: &str, option: &str) -> anyhow::Result<SocketAddr> {
     found.next().with_context(|| format!("{option} {text}: the name has no address"))
 }
 
-fn token(path: Option<&Path>) -> anyhow::Result<String> {
-    path.map_or(Ok(String::new()), |path| secret(path, "the join token"))
-}
-
-/// Reads a secret from a file and trims the white space around it. `what` names the secret in
-/// error texts.
-fn secret(path: &Path, what: &str) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("{what} cannot be read from {}", path.display()))?;
-    let secret = text.trim();
-    ensure!(!secret.is_empty(), "{what} is missing: {} is empty", path.display());
-    Ok(secret.to_owned())
-}
-
 fn backups(options: &NodeOptions) -> anyhow::Result<Option<BackupConfiguration>> {
     let count = options.backups.unwrap_or(0);
     ensure!(count <= BACKUPS_MAX, "--backups must be 0 to {BACKUPS_MAX}, not {count}");
@@ -406,6 +406,7 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
         advertise: advertise.map(|address| address.to_string()),
         rack: options.rack.clone().unwrap_or_default(),
         token: token(options.join_token_file.as_deref())?,
+        operator_token: operator_token(options.operator_token_file.as_deref())?,
         tls: tls_files(&options.tls_cert, &options.tls_key, &options.tls_ca)?,
         memory_bytes: bytes(options.memory).context("--memory")?,
         chunk_memory_bytes: bytes(options.chunk_memory).context("--chunk-memory")?,

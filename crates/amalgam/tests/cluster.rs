@@ -190,7 +190,8 @@ fn nodes_meet_in_etcd_and_stop_without_it() {
         return;
     };
     let token = temporary("token");
-    std::fs::write(&token, "a secret\n").expect("a file");
+    let made = command(&["cluster", "token"]).output().expect("runs").stdout;
+    std::fs::write(&token, made).expect("a file");
     let token_file = token.to_str().expect("text").to_owned();
     let node = |name: &str, token: Option<&str>| {
         let endpoint = etcd.endpoint.clone();

@@ -224,7 +224,10 @@ impl ClusterClient {
 
     /// Sends a control request to the node that was connected to first, never to another.
     fn ask_first(&mut self, question: &Control) -> Result<Control, ClientError> {
-        self.ask(self.first, question, PATIENCE)
+        match self.ask(self.first, question, PATIENCE)? {
+            Control::Forbidden => Err(ClientError::Forbidden),
+            answer => Ok(answer),
+        }
     }
 
     /// Sends a control request and waits for the answer. Requires: no operation is in flight.

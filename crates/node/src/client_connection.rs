@@ -38,6 +38,8 @@ pub enum ClientError {
     System(io::Error),
     /// The two sides did not authenticate each other.
     Handshake(HandshakeError),
+    /// The node does that only for an operator.
+    Forbidden,
     /// The node answered something unexpected, or cannot be asked; the text says which.
     Answer(String),
 }
@@ -47,6 +49,10 @@ impl fmt::Display for ClientError {
         match self {
             Self::System(error) => error.fmt(f),
             Self::Handshake(error) => error.fmt(f),
+            Self::Forbidden => f.write_str(
+                "the node does that only for an operator: prove it with --operator-token-file or, \
+                 if the node was started without one, connect from its own machine",
+            ),
             Self::Answer(why) => write!(f, "the node's answer: {why}"),
         }
     }
@@ -158,8 +164,7 @@ impl PendingConnection {
                 return Ok(true);
             }
             match self.stream.read(&mut buffer) {
-                // The other side does not say why; most likely the join tokens differ.
-                Ok(0) => return Err(HandshakeError::Token.into()),
+                Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
                 Ok(count) => self.take(&buffer[..count])?,
                 Err(error) if is_retryable(&error) => return Ok(false),
                 Err(error) => return Err(error.into()),

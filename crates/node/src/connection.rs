@@ -27,7 +27,10 @@ pub enum Role {
     /// A node that dialed this one, or was dialed by it.
     Peer(Peer),
     /// A client.
-    Client,
+    Client {
+        /// Whether it has proved the operator token.
+        is_operator: bool,
+    },
 }
 
 /// See the head of this module.

@@ -24,7 +24,7 @@ use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::node::{Node, NodeCommand};
 use amalgam_cluster::overlay::{self, Message, Peer, position};
 use amalgam_cluster::replication::ReplicaStore;
-use amalgam_cluster::wire::{Control, NodeStatus, OwnedRange, Packet, WIRE_VERSION};
+use amalgam_cluster::wire::{Control, NodeStatus, OwnedRange, Packet, Sender, WIRE_VERSION};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
@@ -429,6 +429,7 @@ impl<S: ChunkStore> EventLoop<S> {
                 self.to_send.insert(number);
                 let known = fed.map_err(|error: HandshakeError| error.to_string())?;
                 let Some((hello, after)) = known else { return Ok(()) };
+                let is_operator = handshake.is_operator();
                 rest.extend_from_slice(&after);
                 let wire_version = hello.version.min(WIRE_VERSION);
                 match (connection.dialed, hello.from) {
@@ -439,21 +440,28 @@ impl<S: ChunkStore> EventLoop<S> {
                         connection.check_node().map_err(|error| error.to_string())?;
                         connection.authenticate(Role::Peer(peer), wire_version);
                     }
-                    (_, None) => connection.authenticate(Role::Client, wire_version),
+                    (_, None) => {
+                        connection.authenticate(Role::Client { is_operator }, wire_version);
+                    }
                 }
                 self.unauthenticated.remove(number);
                 &rest[..]
             }
-            Role::Peer(_) | Role::Client => bytes,
+            Role::Peer(_) | Role::Client { .. } => bytes,
         };
         connection.frames.feed(bytes);
         loop {
             let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
-            let frame = connection.frames.next_frame().map_err(|error| error.to_string())?;
+            let sender = match connection.role {
+                Role::Peer(_) => Sender::Node,
+                Role::Client { .. } | Role::Unauthenticated(_) => Sender::Client,
+            };
+            let frame = connection.frames.next_frame_of(sender);
+            let frame = frame.map_err(|error| error.to_string())?;
             let Some((request, packet)) = frame else { return Ok(()) };
             match connection.role {
                 Role::Peer(peer) => self.on_node_packet(peer, packet),
-                Role::Client => self.on_client_packet(number, request, packet),
+                Role::Client { .. } => self.on_client_packet(number, request, packet),
                 Role::Unauthenticated(_) => {
                     return Err("a packet came before the handshake".to_owned());
                 }
@@ -508,6 +516,12 @@ impl<S: ChunkStore> EventLoop<S> {
                 });
                 self.push(connection, number, &Packet::Control(Control::Ownership(range)));
             }
+            Packet::Control(Control::Migrate { .. } | Control::Drain)
+                if !self.may_operate(connection) =>
+            {
+                log::warn!("a client that is no operator wants to drain the node or to move chunks");
+                self.push(connection, number, &Packet::Control(Control::Forbidden));
+            }
             Packet::Control(Control::Migrate { ids, target }) => {
                 let incarnation = self.snapshot.view.incarnation(target);
                 let mut out = Vec::new();
@@ -530,6 +544,16 @@ impl<S: ChunkStore> EventLoop<S> {
             Packet::Overlay(_) | Packet::Move(_) | Packet::Replication(_) | Packet::Load(_) => {}
             Packet::Reply(_) | Packet::Control(_) => {}
         }
+    }
+
+    /// Whether a client is an operator: it has proved the operator token or, if there is none, is
+    /// on this machine.
+    fn may_operate(&self, number: u64) -> bool {
+        let Some(connection) = self.connections.get(&number) else { return false };
+        let ends = connection.socket.peer_addr().ok().zip(connection.socket.local_addr().ok());
+        let is_here = ends.is_some_and(|(from, to)| from.ip() == to.ip());
+        let has_proved = matches!(connection.role, Role::Client { is_operator: true });
+        has_proved || !self.identity.has_operator() && is_here
     }
 
     /// Forwards a client's lookup to a super peer. If it is dropped, the client asks again.

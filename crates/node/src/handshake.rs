@@ -1,14 +1,19 @@
 //! The handshake of a connection between nodes, or of a client with a node.
 //!
-//! Each side sends a hello and a nonce; then each proves that it knows the cluster's join token, by
-//! an HMAC over the other's nonce and its own. Nothing else is read before the proof was right. On
-//! a connection that TLS secures all this is inside, and the proof names the session too.
+//! Each side sends a hello and a nonce. Then the dialer proves that it knows the cluster's join
+//! token, and once that is verified the acceptor does: whoever does not know the token learns
+//! nothing that guesses could be tried on. A proof is an HMAC over both sides' hellos with their
+//! nonces. Nothing else is read before the proof was right. On a connection that TLS secures all
+//! this is inside, and the proof names the session too. An operator proves the operator token in
+//! place of the join token.
 //!
 //! Invariants of this module:
-//! 1. The token is never sent, and a proof is invalid on any other connection and in the other
+//! 1. A token is never sent, and a proof is invalid on any other connection and in the other
 //!    direction.
 //! 2. Before the proof is verified, at most [`GREETING_BYTES_MAX`] bytes of the other side are
 //!    kept.
+//! 3. The acceptor sends nothing that depends on a token before the dialer has proved that it knows
+//!    it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,6 +30,10 @@ const PROOF_BYTES: usize = 32;
 const LENGTH_BYTES: usize = 2;
 /// The longest hello with its nonce and length.
 const GREETING_BYTES_MAX: usize = 256;
+/// The first version whose proof covers the hellos, which name the sender and its role.
+const WHOLE_HELLO_SINCE: u16 = 7;
+/// What the acceptor sends in place of its proof when the dialer's was wrong: no proof is that.
+const REFUSAL: [u8; PROOF_BYTES] = [0; PROOF_BYTES];
 /// The first byte of what TLS says at the beginning: an alert, or a greeting of its own. As the
 /// length of a hello, with the byte after it, it would be too long.
 const TLS_FIRST: std::ops::RangeInclusive<u8> = 0x15..=0x16;
@@ -37,7 +46,7 @@ pub enum HandshakeError {
     Hello(HelloError),
     /// The other side's hello is malformed.
     Wire(WireError),
-    /// The other side has another join token.
+    /// The other side has another token.
     Token,
     /// The other side speaks TLS, this side does not.
     Secured,
@@ -52,7 +61,10 @@ impl fmt::Display for HandshakeError {
         match self {
             Self::Hello(error) => error.fmt(f),
             Self::Wire(error) => write!(f, "the other side's hello is malformed: {error}"),
-            Self::Token => f.write_str("the other side has another join token (--join-token-file)"),
+            Self::Token => f.write_str(
+                "the other side has another join token (--join-token-file) or operator token \
+                 (--operator-token-file)",
+            ),
             Self::Secured => f.write_str(
                 "the other side speaks TLS, and this side has no certificate (--tls-cert)",
             ),
@@ -86,13 +98,23 @@ impl HandshakeError {
 pub struct Credentials {
     /// The join token.
     pub token: String,
+    /// The operator token, which permits to drain nodes and to move chunks. A node verifies it, a
+    /// client proves it in place of the join token. Empty for none.
+    pub operator_token: String,
     /// The certificates; None if the cluster's connections are not secured.
     pub tls: Option<Arc<MutualTls>>,
 }
 
 impl From<&str> for Credentials {
     fn from(token: &str) -> Self {
-        Self { token: token.to_owned(), tls: None }
+        Self { token: token.to_owned(), ..Self::default() }
+    }
+}
+
+impl Credentials {
+    /// The same without the operator token.
+    pub fn without_operator(&self) -> Self {
+        Self { operator_token: String::new(), ..self.clone() }
     }
 }
 
@@ -110,14 +132,29 @@ pub struct Identity {
     /// The node; None for a client.
     pub me: Option<Peer>,
     key: hmac::Key,
+    /// The key of operators: a client that has one is an operator.
+    operator: Option<hmac::Key>,
     tls: Option<Arc<MutualTls>>,
 }
 
 impl Identity {
     /// The identity of a node, or of a client.
     pub fn new(cluster: u64, me: Option<Peer>, credentials: &Credentials) -> Self {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, credentials.token.as_bytes());
-        Self { cluster, me, key, tls: credentials.tls.clone() }
+        let key_of = |token: &str| hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes());
+        let key = key_of(&credentials.token);
+        let operator = Some(&credentials.operator_token).filter(|token| !token.is_empty());
+        let operator = operator.map(|token| key_of(token));
+        Self { cluster, me, key, operator, tls: credentials.tls.clone() }
+    }
+
+    /// Whether operators prove a token of their own.
+    pub fn has_operator(&self) -> bool {
+        self.operator.is_some()
+    }
+
+    /// Whether this is a client that proves the operator token.
+    fn is_operator(&self) -> bool {
+        self.me.is_none() && self.has_operator()
     }
 
     /// The TLS session of a new connection; None if connections are not secured.
@@ -141,13 +178,29 @@ impl Identity {
     }
 }
 
+/// What the other side sent first.
+#[derive(Debug)]
+struct Greeting {
+    hello: Hello,
+    /// The version that both sides speak.
+    wire_version: u16,
+    is_operator: bool,
+    bytes: Vec<u8>,
+}
+
+/// The nonce at the end of a greeting. Requires: the greeting is long enough.
+fn nonce(greeting: &[u8]) -> &[u8] {
+    &greeting[greeting.len() - NONCE_BYTES..]
+}
+
 /// One side of a handshake. Bytes go in and come out; the caller owns the socket.
 #[derive(Debug)]
 pub struct Handshake {
     identity: Identity,
     is_dialer: bool,
-    nonce: [u8; NONCE_BYTES],
-    theirs: Option<(Hello, Vec<u8>)>,
+    /// What this side sent: its hello, its role and its nonce.
+    own: Vec<u8>,
+    theirs: Option<Greeting>,
     received: Vec<u8>,
     /// The binding of the TLS session; empty if the connection is not secured.
     binding: Vec<u8>,
@@ -167,14 +220,14 @@ impl Handshake {
     ) -> Result<Self, HandshakeError> {
         let mut nonce = [0; NONCE_BYTES];
         SystemRandom::new().fill(&mut nonce).map_err(|_| HandshakeError::Random)?;
-        let start = out.len();
-        out.extend_from_slice(&[0; LENGTH_BYTES]);
-        Hello::new(identity.cluster, identity.me).encode(out);
-        out.extend_from_slice(&nonce);
-        let length = (out.len() - start - LENGTH_BYTES) as u16;
-        out[start..start + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+        let mut own = Vec::new();
+        Hello::new(identity.cluster, identity.me).encode(&mut own);
+        own.push(u8::from(identity.is_operator()));
+        own.extend_from_slice(&nonce);
+        out.extend_from_slice(&(own.len() as u16).to_le_bytes());
+        out.extend_from_slice(&own);
         let (received, binding) = Default::default();
-        Ok(Self { identity, is_dialer, nonce, theirs: None, received, binding })
+        Ok(Self { identity, is_dialer, own, theirs: None, received, binding })
     }
 
     /// Sets the binding of the TLS session. Requires: nothing was fed yet.
@@ -182,8 +235,32 @@ impl Handshake {
         self.binding = binding.to_vec();
     }
 
-    fn transcript(&self, is_dialer: bool, challenge: &[u8], own: &[u8]) -> Vec<u8> {
-        [&[u8::from(is_dialer)], challenge, own, &self.binding].concat()
+    /// What the proof of one side is over.
+    fn transcript(&self, theirs: &Greeting, of_dialer: bool) -> Vec<u8> {
+        let is_own = of_dialer == self.is_dialer;
+        let side = [u8::from(of_dialer)];
+        if theirs.wire_version < WHOLE_HELLO_SINCE {
+            let (own, other) = (nonce(&self.own), nonce(&theirs.bytes));
+            let (challenge, own) = if is_own { (other, own) } else { (own, other) };
+            return [&side, challenge, own, &self.binding].concat();
+        }
+        let (dialer, acceptor) =
+            if self.is_dialer { (&self.own, &theirs.bytes) } else { (&theirs.bytes, &self.own) };
+        let length = |greeting: &[u8]| (greeting.len() as u16).to_le_bytes();
+        let (first, second) = (length(dialer), length(acceptor));
+        [&side, &first[..], dialer, &second, acceptor, &self.binding].concat()
+    }
+
+    /// The key of this connection's proofs; None if the other side claims to be an operator, and
+    /// this one knows no operator token.
+    fn key(&self, theirs: &Greeting) -> Option<&hmac::Key> {
+        let is_operator = theirs.is_operator || self.identity.is_operator();
+        if is_operator { self.identity.operator.as_ref() } else { Some(&self.identity.key) }
+    }
+
+    /// Whether the other side has proved the operator token. Requires: the handshake is complete.
+    pub fn is_operator(&self) -> bool {
+        self.theirs.as_ref().is_some_and(|theirs| theirs.is_operator)
     }
 
     /// Handles bytes of the other side. Returns its hello and the bytes after the handshake once
@@ -201,16 +278,26 @@ impl Handshake {
         if self.theirs.is_none() && !self.take_hello(out)? {
             return Ok(None);
         }
-        let Some((hello, nonce)) = &self.theirs else { return Ok(None) };
+        let Some(theirs) = &self.theirs else { return Ok(None) };
         let Some((proof, rest)) = self.received.split_at_checked(PROOF_BYTES) else {
             return Ok(None);
         };
-        let said = self.transcript(!self.is_dialer, &self.nonce, nonce);
-        hmac::verify(&self.identity.key, &said, proof).map_err(|_| HandshakeError::Token)?;
-        Ok(Some((*hello, rest.to_vec())))
+        let said = self.transcript(theirs, !self.is_dialer);
+        let key = self.key(theirs);
+        let Some(key) = key.filter(|key| hmac::verify(key, &said, proof).is_ok()) else {
+            if !self.is_dialer {
+                out.extend_from_slice(&REFUSAL);
+            }
+            return Err(HandshakeError::Token);
+        };
+        if !self.is_dialer {
+            let said = self.transcript(theirs, false);
+            out.extend_from_slice(hmac::sign(key, &said).as_ref());
+        }
+        Ok(Some((theirs.hello, rest.to_vec())))
     }
 
-    /// Reads the other side's hello, if it has arrived, and answers with the proof.
+    /// Reads the other side's hello, if it has arrived. The dialer answers with its proof.
     fn take_hello(&mut self, out: &mut Vec<u8>) -> Result<bool, HandshakeError> {
         let Some((length, rest)) = self.received.split_first_chunk::<LENGTH_BYTES>() else {
             return Ok(false);
@@ -234,14 +321,21 @@ impl Handshake {
             own.cluster = hello.cluster;
         }
         // Before the nonce is read: an unknown version may have it elsewhere.
-        own.check(&hello).map_err(HandshakeError::Hello)?;
+        let wire_version = own.check(&hello).map_err(HandshakeError::Hello)?;
         // The nonce is last: fields that later versions add to the hello stand before it.
-        reader.left().checked_sub(NONCE_BYTES).ok_or(HandshakeError::Wire(WireError::Short))?;
-        let nonce = greeting[length - NONCE_BYTES..].to_vec();
-        let said = self.transcript(self.is_dialer, &nonce, &self.nonce);
-        out.extend_from_slice(hmac::sign(&self.identity.key, &said).as_ref());
+        let fields = reader.left().checked_sub(NONCE_BYTES);
+        let fields = fields.ok_or(HandshakeError::Wire(WireError::Short))?;
+        let has_role = wire_version >= WHOLE_HELLO_SINCE && fields > 0;
+        let is_operator = has_role && reader.peek() == Some(1) && hello.from.is_none();
+        let bytes = greeting.to_vec();
         self.received.drain(..LENGTH_BYTES + length);
-        self.theirs = Some((hello, nonce));
+        let theirs = Greeting { hello, wire_version, is_operator, bytes };
+        if self.is_dialer {
+            let said = self.transcript(&theirs, true);
+            let key = self.key(&theirs).ok_or(HandshakeError::Token)?;
+            out.extend_from_slice(hmac::sign(key, &said).as_ref());
+        }
+        self.theirs = Some(theirs);
         Ok(true)
     }
 }
@@ -351,7 +445,7 @@ mod tests {
         let mut side = Handshake::start(own.clone(), true, &mut Vec::new()).expect("it starts");
         let mut proof = Vec::new();
         assert_eq!(side.feed(&greeting(&hello, nonce), &mut proof), Ok(None));
-        let said = side.transcript(true, &nonce, &side.nonce);
+        let said = side.transcript(side.theirs.as_ref().expect("it was read"), true);
         assert_eq!(hmac::verify(&own.key, &said, &proof), Ok(()));
         // One that ends within what is known is none.
         let mut side = Handshake::start(own, true, &mut Vec::new()).expect("it starts");
@@ -359,6 +453,78 @@ mod tests {
         let short = greeting(&known[..known.len() - 1], [0; NONCE_BYTES]);
         let error = side.feed(&short, &mut proof).expect_err("the nonce is too short");
         assert_eq!(error, HandshakeError::Wire(WireError::Short));
+    }
+
+    /// Who connects without the token could otherwise try guesses on the answer, at leisure.
+    #[test]
+    fn the_acceptor_proves_nothing_before_the_dialer_did() {
+        let own = Identity::new(5, Some(peer(1)), &Credentials::from("secret"));
+        for version in WIRE_SINCE..=WIRE_VERSION {
+            let hello = speaking(version, WIRE_SINCE);
+            let mut greeted = Vec::new();
+            let mut side = Handshake::start(own.clone(), false, &mut greeted).expect("it starts");
+            let mut out = Vec::new();
+            assert_eq!(side.feed(&greeting(&encoded(&hello), [7; 16]), &mut out), Ok(None));
+            assert_eq!(out, [0_u8; 0], "version {version}");
+            assert_eq!(side.feed(&[1; PROOF_BYTES], &mut out), Err(HandshakeError::Token));
+            assert_eq!(out, REFUSAL, "and nothing to try guesses on");
+        }
+    }
+
+    #[test]
+    fn releases_before_this_one_are_understood_on_both_sides() {
+        let own = Identity::new(5, Some(peer(1)), &Credentials::from("secret"));
+        let (their_nonce, hello) = ([7; 16], encoded(&speaking(6, 4)));
+        let sign = |side: u8, challenge: &[u8], nonce: &[u8]| {
+            hmac::sign(&own.key, &[&[side], challenge, nonce].concat()).as_ref().to_vec()
+        };
+        for is_dialer in [false, true] {
+            let mut out = Vec::new();
+            let mut side = Handshake::start(own.clone(), is_dialer, &mut out).expect("it starts");
+            let own_nonce = nonce(&out).to_vec();
+            // Such a side proves as soon as it has a hello, whoever dialed.
+            let theirs = sign(u8::from(!is_dialer), &own_nonce, &their_nonce);
+            let said = [greeting(&hello, their_nonce), theirs].concat();
+            let mut proof = Vec::new();
+            let known = side.feed(&said, &mut proof).expect("it is understood");
+            assert_eq!(known.map(|(hello, _)| hello.from), Some(Some(peer(2))));
+            assert_eq!(proof, sign(u8::from(is_dialer), &their_nonce, &own_nonce));
+        }
+    }
+
+    #[test]
+    fn a_hello_that_was_changed_on_the_way_is_noticed() {
+        let of = |node| Identity::new(5, Some(peer(node)), &Credentials::from("secret"));
+        let (mut to_other, mut to_one) = (Vec::new(), Vec::new());
+        let mut one = Handshake::start(of(1), true, &mut to_other).expect("it starts");
+        let mut other = Handshake::start(of(2), false, &mut to_one).expect("it starts");
+        let mut proof = Vec::new();
+        assert_eq!(one.feed(&to_one, &mut proof), Ok(None));
+        // The incarnation of the sender, which is checked by nothing else here.
+        let at = to_other.len() - NONCE_BYTES - 1 - size_of::<u16>() - size_of::<u32>();
+        to_other[at] ^= 2;
+        assert_eq!(other.feed(&to_other, &mut Vec::new()), Ok(None), "it is a hello");
+        assert_eq!(other.feed(&proof, &mut Vec::new()), Err(HandshakeError::Token));
+    }
+
+    #[test]
+    fn operators_prove_a_token_of_their_own() {
+        let with = |token: &str, operator: &str| Credentials {
+            operator_token: operator.to_owned(),
+            ..Credentials::from(token)
+        };
+        let node = |operator| Identity::new(5, Some(peer(1)), &with("secret", operator));
+        let client = |token, operator| Identity::new(0, None, &with(token, operator));
+        let is_met = |client, node| matches!(meet(client, node), [Ok(Some(_)), Ok(None)]);
+        assert!(is_met(client("", "operates"), node("operates")), "the join token is not needed");
+        assert!(is_met(client("secret", ""), node("operates")));
+        let token = || Err(HandshakeError::Token);
+        for (operator, of_node) in [("secret", "operates"), ("operates", ""), ("secret", "")] {
+            assert_eq!(meet(client("secret", operator), node(of_node)), [token(), token()]);
+        }
+        // Nodes of one cluster need not all have it.
+        let other = Identity::new(5, Some(peer(2)), &with("secret", ""));
+        assert_eq!(meet(node("operates"), other), [Ok(Some(peer(2))), Ok(Some(peer(1)))]);
     }
 
     #[test]

@@ -161,6 +161,9 @@ pub struct NodeConfiguration {
     pub rack: String,
     /// The join token, which all nodes and clients share; empty for none.
     pub token: String,
+    /// The operator token, which permits clients to drain nodes and to move chunks; if empty,
+    /// clients on the node's machine may.
+    pub operator_token: String,
     /// Certificates for connections to nodes and clients of chunks; None if these are not secured.
     /// The same choice on all nodes of a cluster.
     pub tls: Option<TlsFiles>,
@@ -245,6 +248,7 @@ impl Default for NodeConfiguration {
             advertise: None,
             rack: String::new(),
             token: String::new(),
+            operator_token: String::new(),
             tls: None,
             memory_bytes: 64 << 20,
             chunk_memory_bytes: 64 << 20,
@@ -284,8 +288,11 @@ impl RunningNode {
         let address = listener.local_addr()?;
         let tls =
             configuration.tls.clone().map(MutualTls::open).transpose().map_err(NodeError::Tls)?;
-        let credentials =
-            Credentials { token: configuration.token.clone(), tls: tls.map(Arc::new) };
+        let credentials = Credentials {
+            token: configuration.token.clone(),
+            operator_token: configuration.operator_token.clone(),
+            tls: tls.map(Arc::new),
+        };
         // Before it joins, which would end the incarnation that may be using the folder.
         let backups = configuration.backups.as_ref();
         let storage = backups.map(|backups| FileStorage::open(&backups.folder)).transpose()?;
@@ -446,7 +453,8 @@ impl RunningNode {
     pub fn gateway(&self) -> Gateway {
         let (engines, state) = (Arc::clone(&self.engines), Arc::clone(&self.state));
         let membership = Arc::clone(&self.membership);
-        Gateway::new(engines, state, membership, self.address.to_string(), self.credentials.clone())
+        let credentials = self.credentials.without_operator();
+        Gateway::new(engines, state, membership, self.address.to_string(), credentials)
     }
 
     /// Hands everything to the other nodes, as far as they accept it within `patience`. Whether
@@ -562,7 +570,7 @@ fn check_admission(
     membership: &dyn Membership,
     credentials: &Credentials,
 ) -> Result<(), NodeError> {
-    let identity = Identity::new(0, None, credentials);
+    let identity = Identity::new(0, None, &credentials.without_operator());
     let snapshot = with_retry(|| membership.snapshot())?;
     let addresses: Vec<&str> =
         snapshot.members().map(|(_, address)| address).take(ASKED_MAX).collect();

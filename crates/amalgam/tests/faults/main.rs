@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use amalgam_node::ClusterClient;
+use amalgam_node::{ClusterClient, Credentials};
 use amalgam_node::cluster::chunks::{Action, ChunkError, Response};
 use amalgam_node::cluster::ids::{ChunkId, IdRange, NodeId};
 use amalgam_node::cluster::overlay::Peer;
@@ -385,7 +385,10 @@ impl Trial {
         self.scene(
             "migration during failover",
             |t| {
-                let mut owner = connect(&t.nodes[4].address());
+                let operator_token = spaces::OPERATOR_TOKEN.to_owned();
+                let operator = Credentials { operator_token, ..Credentials::default() };
+                let mut owner = ClusterClient::connect(&[t.nodes[4].address()], operator, 1 << 20)
+                    .expect("an operator connects");
                 let create = |_| owner.create(&[0; 8]).expect("it serves");
                 t.created = (0..20).map(create).collect();
                 t.created.sort_unstable();

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 pub const LEASE: Duration = Duration::from_secs(3);
 pub const ETCD_HOST: &str = "10.77.0.2";
 const PATIENCE: Duration = Duration::from_secs(60);
+/// What permits to move chunks from another machine.
+pub const OPERATOR_TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Of a disk that is not full.
 const DISK_BYTES: u64 = 1 << 30;
 
@@ -113,6 +115,10 @@ impl Node {
         command.args(["--chunk-memory", "256M", "--backups", "3", "--backup-space", "512M"]);
         command.arg("--backup-dir");
         command.arg(self.disk());
+        let token = self.folder.join("operator-token");
+        std::fs::write(&token, OPERATOR_TOKEN).expect("a file");
+        command.arg("--operator-token-file");
+        command.arg(token);
         command
     }
 

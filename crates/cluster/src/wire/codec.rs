@@ -11,8 +11,10 @@ pub enum WireError {
     Long,
     /// An unknown enum code, or an invalid id or range.
     Invalid,
-    /// The frame is longer than the bound.
+    /// The frame, or a list in it, is longer than the bound.
     TooLarge,
+    /// A packet that the sender may not send: a client one of nodes, or a node one of clients.
+    WrongSender,
 }
 
 impl fmt::Display for WireError {
@@ -22,11 +24,15 @@ impl fmt::Display for WireError {
             Self::Long => "a message continues after its end",
             Self::Invalid => "invalid value in message",
             Self::TooLarge => "a message is too long",
+            Self::WrongSender => "a message is not one that this sender may send",
         })
     }
 }
 
 impl std::error::Error for WireError {}
+
+/// Memory of one decoded list at most, in bytes: more than any list of a node's messages takes.
+const LIST_BYTES_MAX: usize = 64 << 20;
 
 /// Reads values from the bytes that are left.
 #[derive(Clone, Copy, Debug)]
@@ -240,7 +246,14 @@ impl<T: Wire> Wire for Vec<T> {
 /// Reads the length of a list and checks that enough bytes are left.
 fn count_of<T: Wire>(from: &mut WireReader<'_>) -> Result<usize, WireError> {
     let count = u32::decode(from)? as usize;
-    if count > from.left() / T::BYTES_MIN { Err(WireError::Short) } else { Ok(count) }
+    if count > from.left() / T::BYTES_MIN {
+        return Err(WireError::Short);
+    }
+    // Elements of few bytes may take many times as much once they are decoded.
+    if count.saturating_mul(size_of::<T>()) > LIST_BYTES_MAX {
+        return Err(WireError::TooLarge);
+    }
+    Ok(count)
 }
 
 impl<T: Wire> Wire for Option<T> {

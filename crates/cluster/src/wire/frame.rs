@@ -4,16 +4,22 @@ use std::fmt;
 
 use super::codec::WireReader;
 use super::codec::{Wire, WireError, wire_struct};
-use super::layout::Packet;
+use super::layout::{CONTROL, CONTROL_QUESTIONS, LOOK_UP, OVERLAY, Packet, REQUEST};
+use crate::chunks::OPERATIONS_MAX;
 use crate::overlay::Peer;
 
 /// The latest format version that this code speaks.
-pub const WIRE_VERSION: u16 = 6;
+pub const WIRE_VERSION: u16 = 7;
 /// The oldest format version that this code speaks. Nodes of two releases use the later version
 /// that both know.
 pub const WIRE_SINCE: u16 = 4;
 /// The longest frame in bytes, not counting its length field.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
+/// The longest frame of a client, whose requests are cut at half of this. Longer than the longest
+/// chunk by far.
+pub const CLIENT_FRAME_BYTES_MAX: usize = 8 << 20;
+/// Where a request has the number of its operations, counted from the code of the packet.
+const REQUEST_COUNT_AT: usize = 1 + 8 + 4 + 8;
 /// Bytes of the length field, and of the request number.
 const LENGTH_BYTES: usize = 4;
 const NUMBER_BYTES: usize = 8;
@@ -113,6 +119,46 @@ pub fn encode_frame(number: u64, packet: &Packet, to: &mut Vec<u8>) -> Result<()
     Ok(())
 }
 
+/// Who sends frames, which says what they may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// A node of the cluster: anything except what clients ask.
+    Node,
+    /// A client: requests, lookups and questions.
+    Client,
+}
+
+impl Sender {
+    /// Checks a packet before it is decoded, by its first bytes; `packet` may end early.
+    fn check(self, packet: &[u8]) -> Result<(), WireError> {
+        let is_control = packet.first() == Some(&CONTROL);
+        let may_send = match (self, packet) {
+            (Self::Node, _) => !is_control,
+            (Self::Client, [] | [REQUEST, ..] | [OVERLAY | CONTROL]) => true,
+            (Self::Client, [OVERLAY, message, ..]) => *message == LOOK_UP,
+            (Self::Client, [CONTROL, question, ..]) => CONTROL_QUESTIONS.contains(question),
+            (Self::Client, _) => false,
+        };
+        if !may_send {
+            return Err(WireError::WrongSender);
+        }
+        let count = packet.get(REQUEST_COUNT_AT..).and_then(<[u8]>::first_chunk);
+        let count = count.map_or(0, |count| u32::from_le_bytes(*count));
+        match packet.first() == Some(&REQUEST) && count as usize > OPERATIONS_MAX {
+            true => Err(WireError::TooLarge),
+            false => Ok(()),
+        }
+    }
+
+    /// The longest frame in bytes.
+    fn frame_bytes_max(self) -> usize {
+        match self {
+            Self::Node => FRAME_BYTES_MAX,
+            Self::Client => CLIENT_FRAME_BYTES_MAX,
+        }
+    }
+}
+
 /// Assembles frames from bytes as they arrive. After an error the connection must be closed.
 #[derive(Debug, Default)]
 pub struct FrameReader {
@@ -131,23 +177,43 @@ impl FrameReader {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next frame; none until all of it has arrived.
+    /// The next frame from a node that answers; none until all of it has arrived.
     ///
     /// # Errors
     ///
     /// [`WireError`] if the frame is malformed.
     pub fn next_frame(&mut self) -> Result<Option<(u64, Packet)>, WireError> {
+        self.next_checked(FRAME_BYTES_MAX, |_| Ok(()))
+    }
+
+    /// The next frame of this sender; none until all of it has arrived.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError`] if the frame is malformed or too long, or this sender may not send the packet:
+    /// as soon as its first bytes show that, and before it is decoded.
+    pub fn next_frame_of(&mut self, sender: Sender) -> Result<Option<(u64, Packet)>, WireError> {
+        self.next_checked(sender.frame_bytes_max(), |packet| sender.check(packet))
+    }
+
+    fn next_checked(
+        &mut self,
+        bytes_max: usize,
+        check: impl Fn(&[u8]) -> Result<(), WireError>,
+    ) -> Result<Option<(u64, Packet)>, WireError> {
         let left = &self.bytes[self.done..];
         let Some((length, rest)) = left.split_first_chunk::<LENGTH_BYTES>() else {
             return Ok(None);
         };
         let length = u32::from_le_bytes(*length) as usize;
-        if length > FRAME_BYTES_MAX {
+        if length > bytes_max {
             return Err(WireError::TooLarge);
         }
         if length < NUMBER_BYTES {
             return Err(WireError::Short);
         }
+        let arrived = &rest[..length.min(rest.len())];
+        check(arrived.get(NUMBER_BYTES..).unwrap_or_default())?;
         let Some(frame) = rest.get(..length) else { return Ok(None) };
         let (number, packet) = frame.split_at(NUMBER_BYTES);
         let frame = (u64::decode_all(number)?, Packet::decode_all(packet)?);

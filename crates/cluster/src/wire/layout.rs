@@ -51,6 +51,7 @@ impl Packet {
             Self::Replication(
                 ReplicationMessage::Fetch { .. } | ReplicationMessage::Fetched { .. },
             ) => 6,
+            Self::Control(Control::Forbidden) => 7,
             _ => WIRE_SINCE,
         }
     }
@@ -96,7 +97,18 @@ pub enum Control {
     Drain,
     /// The answer to `Drain`: whether other nodes have taken over everything.
     Drained(bool),
+    /// The answer to `Migrate` or `Drain` of a client that is no operator.
+    Forbidden,
 }
+
+/// Codes of the packets that clients send, which are checked before a packet is decoded.
+pub(super) const OVERLAY: u8 = 1;
+pub(super) const REQUEST: u8 = 3;
+pub(super) const CONTROL: u8 = 5;
+/// The code of [`Message::LookUp`].
+pub(super) const LOOK_UP: u8 = 1;
+/// The codes of the questions among [`Control`].
+pub(super) const CONTROL_QUESTIONS: [u8; 5] = [1, 3, 5, 7, 9];
 
 /// An owner's description of an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,6 +172,7 @@ wire_enum!(Control {
     8 Ownership(owned),
     9 Drain,
     10 Drained(is),
+    11 Forbidden,
 });
 wire_struct!(OwnedRange { ids: IdRange, epoch: u64, replicas: Vec<(Peer, u64)> });
 wire_struct!(NodeStatus {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::chunks::{
     Action, ChunkError, ClientId, ClientState, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
-    MoveMessage, Operation, Request, Response, SessionState,
+    MoveMessage, OPERATIONS_MAX, Operation, Request, Response, SessionState,
 };
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::overlay::{
@@ -70,7 +70,7 @@ fn item_answers() -> Vec<ItemAnswer> {
 }
 
 /// Statuses of nodes.
-fn controls(peer: Peer, ids: IdRange) -> [Control; 9] {
+fn controls(peer: Peer, ids: IdRange) -> [Control; 10] {
     let status = NodeStatus {
         peer,
         members: vec![(peer, "host:1".to_owned())],
@@ -100,6 +100,7 @@ fn controls(peer: Peer, ids: IdRange) -> [Control; 9] {
         Control::Ownership(Some(OwnedRange { ids, epoch: 16, replicas: vec![(peer, 17)] })),
         Control::Drain,
         Control::Drained(false),
+        Control::Forbidden,
     ]
 }
 
@@ -317,6 +318,69 @@ fn lengths_that_lie_are_refused_at_once() {
     let mut frames = vec![7];
     assert_eq!(encode_frame(1, &huge, &mut frames), Err(WireError::TooLarge));
     assert_eq!(frames, [7], "nothing is left of it");
+}
+
+/// The first frame that a sender's bytes make.
+fn first_of(sender: Sender, bytes: &[u8]) -> Result<Option<(u64, Packet)>, WireError> {
+    let mut reader = FrameReader::default();
+    reader.feed(bytes);
+    reader.next_frame_of(sender)
+}
+
+#[test]
+fn a_client_sends_only_what_clients_may() {
+    let is_of_client = |packet: &Packet| match packet {
+        Packet::Request(_) | Packet::Overlay(Message::LookUp { .. }) => true,
+        Packet::Control(control) => matches!(
+            control,
+            Control::GetStatus
+                | Control::Migrate { .. }
+                | Control::LocateItem(_)
+                | Control::GetOwnership(_)
+                | Control::Drain
+        ),
+        _ => false,
+    };
+    let mut of_clients = 0;
+    for packet in packets() {
+        let mut bytes = Vec::new();
+        encode_frame(1, &packet, &mut bytes).expect("it is short");
+        let wrong = || Err(WireError::WrongSender);
+        let whole = || Ok(Some((1, packet.clone())));
+        let expected = if is_of_client(&packet) { whole() } else { wrong() };
+        of_clients += usize::from(expected.is_ok());
+        assert_eq!(first_of(Sender::Client, &bytes), expected, "{packet:?}");
+        let is_control = matches!(packet, Packet::Control(_));
+        let expected = if is_control { wrong() } else { whole() };
+        assert_eq!(first_of(Sender::Node, &bytes), expected, "{packet:?}");
+        // It is refused by its first bytes, whatever follows.
+        let head = bytes.len().min(4 + 8 + 2);
+        let of_head = first_of(Sender::Client, &bytes[..head]);
+        assert_eq!(of_head.is_ok(), is_of_client(&packet), "{packet:?}");
+    }
+    assert!(of_clients > 5, "the messages of clients are among them");
+}
+
+#[test]
+fn counts_are_bounded_before_anything_is_decoded() {
+    let operation = Operation { number: 1, epoch: 1, action: Action::Close };
+    let request = |count| {
+        let operations = vec![operation.clone(); count];
+        Packet::Request(Request { client: ClientId(1), incarnation: 1, answered_below: 0, operations })
+    };
+    for (count, expected) in [(OPERATIONS_MAX, None), (OPERATIONS_MAX + 1, Some(WireError::TooLarge))] {
+        let mut bytes = Vec::new();
+        encode_frame(1, &request(count), &mut bytes).expect("it is short");
+        for sender in [Sender::Client, Sender::Node] {
+            assert_eq!(first_of(sender, &bytes).err(), expected, "{count}");
+        }
+    }
+    let long = (CLIENT_FRAME_BYTES_MAX as u32 + 1).to_le_bytes();
+    assert_eq!(first_of(Sender::Client, &long), Err(WireError::TooLarge));
+    assert_eq!(first_of(Sender::Node, &long), Ok(None));
+    // Changes of a byte each, of which a frame has room for millions.
+    let list = [&(12_u32 << 20).to_le_bytes()[..], &vec![4; 12 << 20]].concat();
+    assert_eq!(Vec::<Mutation>::decode_all(&list), Err(WireError::TooLarge));
 }
 
 #[test]
