@@ -5,13 +5,14 @@
 //!    system's errors. Control characters are escaped, so that text from outside cannot begin a
 //!    line.
 //! 2. At most [`BURST`] lines are written at once and [`LINES_PER_SECOND`] over time; the next line
-//!    says how many were left out.
+//!    says how many were left out. Why a node ends ([`FINAL_TARGET`]) is never left out.
 
 use std::fmt::Write as _;
 use std::io::Write;
 use std::sync::Mutex;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use amalgam_node::FINAL_TARGET;
 use log::kv::{Key, Value, VisitSource};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde::{Deserialize, Serialize};
@@ -92,7 +93,8 @@ impl Log for Logger {
             return;
         }
         let mut limiter = self.limiter.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let Some(left_out) = limiter.take(Instant::now()) else { return };
+        let is_final = record.target() == FINAL_TARGET;
+        let Some(left_out) = limiter.take(Instant::now(), is_final) else { return };
         drop(limiter);
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (seconds, millis) = (time.as_secs(), time.subsec_millis());
@@ -120,17 +122,18 @@ impl RateLimiter {
     }
 
     /// Takes a token for one line. Returns the number of lines that were left out since the last
-    /// line; `None` if there is no token, so that this line is left out too.
-    fn take(&mut self, now: Instant) -> Option<u64> {
+    /// line; `None` if there is no token, so that this line is left out too. A final line needs
+    /// no token.
+    fn take(&mut self, now: Instant, is_final: bool) -> Option<u64> {
         let seconds = now.saturating_duration_since(self.filled).as_secs_f64();
         self.filled = now;
         let tokens = self.tokens + seconds * f64::from(LINES_PER_SECOND);
         self.tokens = tokens.min(BURST.into());
-        if self.tokens < 1.0 {
+        if self.tokens < 1.0 && !is_final {
             self.left_out += 1;
             return None;
         }
-        self.tokens -= 1.0;
+        self.tokens = (self.tokens - 1.0).max(0.0);
         Some(std::mem::take(&mut self.left_out))
     }
 }
@@ -271,11 +274,12 @@ mod tests {
     fn a_flood_is_cut_and_told_of() {
         let start = Instant::now();
         let mut limiter = RateLimiter::new(start);
-        let passed = (0..1000).filter(|_| limiter.take(start).is_some()).count();
+        let passed = (0..1000).filter(|_| limiter.take(start, false).is_some()).count();
         assert_eq!(passed, BURST as usize);
         let later = start + Duration::from_millis(500);
-        assert_eq!(limiter.take(later), Some(900));
-        let passed = (0..1000).filter(|_| limiter.take(later).is_some()).count();
+        assert_eq!(limiter.take(later, false), Some(900));
+        let passed = (0..1000).filter(|_| limiter.take(later, false).is_some()).count();
+        assert!(limiter.take(later, true).is_some(), "why it ends is told whatever came before");
         assert_eq!(passed, LINES_PER_SECOND as usize / 2 - 1);
     }
 }

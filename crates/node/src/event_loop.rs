@@ -186,6 +186,7 @@ impl<S: ChunkStore> EventLoop<S> {
                 Err(error) => return Err(error.into()),
             }
             let woken_ms = boot_ms();
+            self.state.beat(woken_ms);
             self.node.set_deadline(self.state.deadline_ms());
             for event in &events {
                 match event.data.u64() {

@@ -6,6 +6,10 @@
 //!    answered keep-alive was *sent*, less a margin for clock drift. So the node stops before the
 //!    coordinator can tell other nodes that it is gone.
 //! 2. While the coordinator does not answer, the node serves until its deadline and no longer.
+//! 3. The lease is renewed only while the event loop turns, which also writes the log: a node whose
+//!    disk hangs loses its lease, and others take over.
+//! 4. A node that stops leaves the cluster only after its event loop has ended, so nobody takes over
+//!    what it still answers for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -20,6 +24,15 @@ use crate::node_state::NodeState;
 
 /// A lease is renewed after 1/N of it.
 const KEEP_ALIVE_PARTS: u64 = 4;
+/// The event loop must have turned within the last 1/N of the lease for the lease to be renewed;
+/// after twice as many parts the keeper looks again. At least [`BEAT_MS_MIN`], since a machine may
+/// be busy for so long.
+const BEAT_PARTS: u64 = 8;
+const BEAT_MS_MIN: u64 = 100;
+/// The target of what a node logs last, which no limit of the log's rate leaves out.
+pub const FINAL_TARGET: &str = "amalgam::end";
+/// Pause while the event loop ends.
+const END_PAUSE: Duration = Duration::from_millis(1);
 /// Pause between two tries of a flush that is due, in milliseconds.
 const FLUSH_PAUSE_MS: u64 = 500;
 /// Clocks may drift apart by 1/N of a lease.
@@ -67,68 +80,141 @@ pub fn keep_lease(
     me: Peer,
     proposals: &Receiver<Proposal>,
 ) {
-    let lease_ms = membership.lease_ms();
     let poll = Duration::from_millis(membership.poll_ms());
-    let mut next_keep_alive_ms = 0;
-    let mut has_warned = false;
+    let mut renewal = Renewal::default();
     while !state.is_stopping() {
-        let sent_ms = boot_ms();
-        if sent_ms >= next_keep_alive_ms {
-            match membership.keep_alive(me) {
-                Ok(()) => {
-                    state.set_deadline_ms(sent_ms + lease_ms - margin_ms(lease_ms));
-                    next_keep_alive_ms = sent_ms + lease_ms / KEEP_ALIVE_PARTS;
-                    has_warned = false;
-                }
-                Err(MembershipError::Refused(CoordinatorError::NoMember)) => {
-                    log::error!(node = me.node.get(); "the lease ended: the node stops");
-                    state.set_deadline_ms(0);
-                    state.stop();
-                    return;
-                }
-                Err(error) => {
-                    if !has_warned {
-                        let left_ms = state.deadline_ms().saturating_sub(boot_ms());
-                        log::warn!(
-                            error:%, left_ms;
-                            "the coordinator does not answer; the node serves until its lease ends"
-                        );
-                    }
-                    has_warned = true;
-                    next_keep_alive_ms = sent_ms + lease_ms / (4 * KEEP_ALIVE_PARTS);
-                }
-            }
-        }
-        if state.take_due_flush(sent_ms)
-            && let Err(error) = membership.flush()
-        {
-            log::warn!(error:%; "a delayed flush_all failed and is tried again");
-            // It may have been counted all the same: two flushes are better than none.
-            state.retry_flush_at_ms(sent_ms + FLUSH_PAUSE_MS);
-        }
-        match membership.snapshot() {
-            // Another process started under this node's name.
-            Ok(snapshot)
-                if snapshot.view.incarnation(me.node).is_some_and(|now| now > me.incarnation) =>
-            {
-                log::error!(
-                    node = me.node.get();
-                    "another process started under this node's name: this one stops"
-                );
-                state.set_deadline_ms(0);
-                state.stop();
-                return;
-            }
-            Ok(snapshot) if *snapshot != *state.snapshot() => state.publish(snapshot),
-            Ok(_) => {}
-            // The keep-alive warns about it.
-            Err(error) => log::debug!(error:%; "no snapshot"),
+        let now_ms = boot_ms();
+        let is_kept = renewal.renew(state, membership, me, now_ms).and_then(|()| {
+            execute_due_flush(state, membership, now_ms);
+            publish_snapshot(state, membership, me)
+        });
+        if let Err(reason) = is_kept {
+            log::error!(target: FINAL_TARGET, node = me.node.get(); "{reason}: the node stops");
+            state.set_deadline_ms(0);
+            state.stop();
+            return;
         }
         submit_proposals(membership, proposals, poll);
+    }
+    leave(state, membership, me);
+}
+
+/// Leaves the cluster once the event loop has ended. If it does not end, the lease will.
+fn leave(state: &NodeState, membership: &dyn Membership, me: Peer) {
+    let until_ms = state.deadline_ms();
+    // The gateway turns its clients away.
+    state.set_deadline_ms(0);
+    while !state.has_loop_ended() {
+        if boot_ms() >= until_ms {
+            return;
+        }
+        std::thread::sleep(END_PAUSE);
     }
     if let Err(error) = membership.leave(me) {
         log::info!(error:%; "the node could not leave the cluster; its lease will end");
     }
+}
+
+/// When a lease is renewed, and what was logged about it.
+#[derive(Debug, Default)]
+struct Renewal {
+    next_ms: u64,
+    has_warned: bool,
+    has_stood_still: bool,
+}
+
+impl Renewal {
+    /// Renews the lease if that is due and the event loop turns.
+    ///
+    /// # Errors
+    ///
+    /// The reason, if the lease has ended.
+    fn renew(
+        &mut self,
+        state: &NodeState,
+        membership: &dyn Membership,
+        me: Peer,
+        sent_ms: u64,
+    ) -> Result<(), &'static str> {
+        if sent_ms < self.next_ms {
+            return Ok(());
+        }
+        let lease_ms = membership.lease_ms();
+        let beat_ms = (lease_ms / BEAT_PARTS).max(BEAT_MS_MIN);
+        let still_ms = state.since_beat_ms(sent_ms);
+        if still_ms > beat_ms {
+            self.next_ms = sent_ms + beat_ms / 2;
+            if !self.has_stood_still {
+                let left_ms = state.deadline_ms().saturating_sub(sent_ms);
+                log::warn!(
+                    still_ms, left_ms;
+                    "the event loop stands still, perhaps on the disk of the log: the lease is not \
+                     renewed"
+                );
+            }
+            self.has_stood_still = true;
+            let is_over = sent_ms >= state.deadline_ms() + margin_ms(lease_ms);
+            return if is_over { Err("the lease ended, as the event loop stood still") } else { Ok(()) };
+        }
+        self.has_stood_still = false;
+        match membership.keep_alive(me) {
+            Ok(()) => {
+                state.set_deadline_ms(sent_ms + lease_ms - margin_ms(lease_ms));
+                self.next_ms = sent_ms + lease_ms / KEEP_ALIVE_PARTS;
+                self.has_warned = false;
+            }
+            Err(MembershipError::Refused(CoordinatorError::NoMember)) => {
+                return Err("the lease ended");
+            }
+            Err(error) => {
+                if !self.has_warned {
+                    let left_ms = state.deadline_ms().saturating_sub(boot_ms());
+                    log::warn!(
+                        error:%, left_ms;
+                        "the coordinator does not answer; the node serves until its lease ends"
+                    );
+                }
+                self.has_warned = true;
+                self.next_ms = sent_ms + lease_ms / (4 * KEEP_ALIVE_PARTS);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Has the cluster drop its items if a flush that this node delayed is due.
+fn execute_due_flush(state: &NodeState, membership: &dyn Membership, now_ms: u64) {
+    if state.take_due_flush(now_ms)
+        && let Err(error) = membership.flush()
+    {
+        log::warn!(error:%; "a delayed flush_all failed and is tried again");
+        // It may have been counted all the same: two flushes are better than none.
+        state.retry_flush_at_ms(now_ms + FLUSH_PAUSE_MS);
+    }
+}
+
+/// Publishes a new snapshot of the coordinator.
+///
+/// # Errors
+///
+/// The reason, if another process has the node's name.
+fn publish_snapshot(
+    state: &NodeState,
+    membership: &dyn Membership,
+    me: Peer,
+) -> Result<(), &'static str> {
+    match membership.snapshot() {
+        Ok(snapshot)
+            if snapshot.view.incarnation(me.node).is_some_and(|now| now > me.incarnation) =>
+        {
+            return Err("the lease ended, and another process started under the node's name");
+        }
+        Ok(snapshot) if *snapshot != *state.snapshot() => state.publish(snapshot),
+        Ok(_) => {}
+        // The keep-alive warns about it.
+        Err(error) => log::debug!(error:%; "no snapshot"),
+    }
+    Ok(())
 }
 
 /// Submits the proposals of the node that arrive within `poll`.
@@ -155,6 +241,64 @@ mod tests {
 
     use super::*;
     use crate::membership::Embedded;
+
+    fn member(lease_ms: u64) -> (Embedded, Peer, NodeState) {
+        let membership = Embedded::new(1, 2, lease_ms);
+        let me = membership.join("one", "host:1", "").expect("there is room").peer;
+        let state = NodeState::new(membership.snapshot().expect("it is here")).expect("memory");
+        (membership, me, state)
+    }
+
+    #[test]
+    fn a_loop_that_stands_still_loses_the_lease() {
+        const LEASE_MS: u64 = 8_000;
+        let (membership, me, state) = member(LEASE_MS);
+        let (mut renewal, begin_ms) = (Renewal::default(), boot_ms());
+        state.beat(begin_ms);
+        assert_eq!(renewal.renew(&state, &membership, me, begin_ms), Ok(()));
+        let deadline_ms = state.deadline_ms();
+        assert!(deadline_ms > begin_ms, "it turned");
+        // On its clock, which the keeper reads, time passes without a turn.
+        let mut now_ms = begin_ms;
+        let ended = loop {
+            now_ms += 100;
+            match renewal.renew(&state, &membership, me, now_ms) {
+                Ok(()) if now_ms > begin_ms + LEASE_MS / BEAT_PARTS => {
+                    assert_eq!(state.deadline_ms(), deadline_ms, "at {now_ms}");
+                }
+                Ok(()) => {}
+                Err(reason) => break reason,
+            }
+            assert!(now_ms < begin_ms + 2 * LEASE_MS, "the lease was renewed all the time");
+        };
+        assert!(ended.contains("stood still") && now_ms >= deadline_ms, "{ended}");
+        // One that turns again in time keeps it.
+        let (mut renewal, begin_ms) = (Renewal::default(), boot_ms());
+        state.beat(begin_ms);
+        assert_eq!(renewal.renew(&state, &membership, me, begin_ms + LEASE_MS / 2), Ok(()));
+        state.beat(begin_ms + LEASE_MS / 2);
+        let later_ms = begin_ms + LEASE_MS / 2 + LEASE_MS / 8;
+        assert_eq!(renewal.renew(&state, &membership, me, later_ms), Ok(()));
+        assert!(state.deadline_ms() > later_ms);
+    }
+
+    #[test]
+    fn a_node_leaves_after_its_loop_has_ended() {
+        let (membership, me, state) = member(60_000);
+        state.set_deadline_ms(boot_ms() + 60_000);
+        state.stop();
+        let is_member = || membership.snapshot().expect("it is here").view.has(me);
+        std::thread::scope(|scope| {
+            let leaving = scope.spawn(|| leave(&state, &membership, me));
+            while state.deadline_ms() > 0 {
+                std::thread::sleep(END_PAUSE);
+            }
+            assert!(is_member() && !leaving.is_finished(), "it may still answer");
+            state.set_loop_ended();
+            leaving.join().expect("it leaves");
+        });
+        assert!(!is_member());
+    }
 
     #[test]
     fn a_lease_is_kept_while_a_node_reads_its_log() {

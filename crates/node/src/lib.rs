@@ -43,6 +43,7 @@ pub use etcd_client::{EtcdConfiguration, EtcdUser};
 pub use file_storage::FileStorage;
 pub use gateway::{Gateway, GatewayWorker};
 pub use handshake::{Credentials, HandshakeError};
+pub use lease_keeper::FINAL_TARGET;
 pub use local::start_local;
 pub use membership::{
     ClusterState, ClusterStateError, Embedded, Joined, Membership, MembershipError, Snapshot,

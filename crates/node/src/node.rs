@@ -34,6 +34,9 @@ use crate::node_engines::{Engines, NodeEngines, Part};
 use crate::node_state::NodeState;
 use amalgam_tls::{MutualTls, TlsFiles};
 
+/// How long a node that stops waits for threads that hang, and how often it looks.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const STOP_TICK: Duration = Duration::from_millis(1);
 /// Bits of a CAS id that count; the bits above hold the revision of the join, so that no other node
 /// or incarnation hands out the same id.
 const CAS_COUNTER_BITS: u32 = 40;
@@ -386,7 +389,9 @@ impl RunningNode {
         self.thread("lease", move || keep_lease(&state, membership.as_ref(), me, &receiver))?;
         let (state, engines) = (Arc::clone(&self.state), Arc::clone(&self.engines));
         let (joined, credentials) = (self.joined, self.credentials.clone());
+        state.beat(boot_ms());
         self.thread("node", move || {
+            let _ended = LoopEnded(Arc::clone(&state));
             let clock = Arc::clone(&state);
             let store = engines.store(Box::new(move || clock.clock.moment()));
             let supers = state.snapshot().view.supers().collect();
@@ -468,13 +473,20 @@ impl RunningNode {
         self.state.has_left()
     }
 
-    /// Stops the node, and waits until its threads have ended.
+    /// Stops the node, and waits until its threads have ended; a thread that hangs, as on a disk
+    /// that does not answer, is waited for only [`STOP_PATIENCE`].
     pub fn stop(&mut self) {
         self.state.stop();
         self.maintenance_stops.store(true, Ordering::Release);
         self.engines.wake_maintenance();
+        let end = Instant::now() + STOP_PATIENCE;
         for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
+            while !thread.is_finished() && Instant::now() < end {
+                std::thread::sleep(STOP_TICK);
+            }
+            if !thread.is_finished() {
+                log::error!(thread = thread.thread().name(); "a thread of the node hangs: it is left");
+            } else if thread.join().is_err() {
                 log::error!("a thread of the node panicked");
             }
         }
@@ -511,6 +523,15 @@ impl Drop for RunningNode {
     fn drop(&mut self) {
         self.state.stop();
         self.maintenance_stops.store(true, Ordering::Release);
+    }
+}
+
+/// Records that the event loop has ended, even by a panic, when it is dropped.
+struct LoopEnded(Arc<NodeState>);
+
+impl Drop for LoopEnded {
+    fn drop(&mut self) {
+        self.0.set_loop_ended();
     }
 }
 

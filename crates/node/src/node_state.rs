@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use amalgam_op::IgnorePoison;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::clock::ItemClock;
+use crate::clock::{ItemClock, boot_ms};
 use crate::membership::Snapshot;
 
 /// See the head of this module. Flags are stored with release and loaded with acquire ordering.
@@ -17,11 +17,14 @@ pub struct NodeState {
     snapshot: Mutex<Arc<Snapshot>>,
     /// Until when the node is certainly a member, in [`crate::clock::boot_ms`]; 0 if it is not.
     deadline_ms: AtomicU64,
+    /// When the event loop began its last turn, in [`crate::clock::boot_ms`].
+    beat_ms: AtomicU64,
     /// When all items are to be dropped, in [`crate::clock::boot_ms`]; `u64::MAX` for never.
     flush_at_ms: AtomicU64,
     is_stopping: AtomicBool,
     is_leaving: AtomicBool,
     has_left: AtomicBool,
+    has_loop_ended: AtomicBool,
     waker: OwnedFd,
     /// The time of the node's items.
     pub clock: ItemClock,
@@ -41,6 +44,8 @@ impl NodeState {
             is_stopping: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             has_left: AtomicBool::new(false),
+            has_loop_ended: AtomicBool::new(false),
+            beat_ms: AtomicU64::new(boot_ms()),
             waker: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             clock: ItemClock::default(),
         })
@@ -84,6 +89,26 @@ impl NodeState {
     pub fn retry_flush_at_ms(&self, at_ms: u64) {
         let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
         let _ = self.flush_at_ms.compare_exchange(u64::MAX, at_ms, order, failed);
+    }
+
+    /// The event loop begins a turn: it reads packets and has written its log.
+    pub fn beat(&self, now_ms: u64) {
+        self.beat_ms.store(now_ms, Ordering::Release);
+    }
+
+    /// How long ago the event loop began its last turn, in milliseconds.
+    pub fn since_beat_ms(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.beat_ms.load(Ordering::Acquire))
+    }
+
+    /// Records that the event loop answers nothing more.
+    pub fn set_loop_ended(&self) {
+        self.has_loop_ended.store(true, Ordering::Release);
+    }
+
+    /// Whether the event loop answers nothing more.
+    pub fn has_loop_ended(&self) -> bool {
+        self.has_loop_ended.load(Ordering::Acquire)
     }
 
     /// Whether the node is stopping.
