@@ -28,6 +28,7 @@ use crate::size::Size;
 use secrets::{operator_token, secret, token};
 
 mod holding;
+mod restore;
 mod secrets;
 
 /// How long a starting node waits until every key has an owner.
@@ -58,6 +59,8 @@ pub enum ClusterCommand {
     Status(ConnectOptions),
     /// Move all contents of a node to the other nodes and wait for it; then the node can be stopped
     Drain(ConnectOptions),
+    /// Write the state of a cluster to an etcd that lost it, from the copies of its nodes
+    Restore(restore::RestoreOptions),
     /// Make a join token or an operator token, and print it
     Token,
 }
@@ -319,6 +322,7 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
         }
         ClusterCommand::Status(options) => status(options),
         ClusterCommand::Drain(options) => drain(options),
+        ClusterCommand::Restore(options) => restore::restore(options),
         ClusterCommand::Token => secrets::make_token(),
     }
 }
@@ -534,6 +538,10 @@ fn run_node<E: Engine>(options: &NodeOptions) -> anyhow::Result<()> {
 }
 
 fn etcd(options: &NodeOptions) -> anyhow::Result<Arc<dyn Membership>> {
+    Ok(Arc::new(open_etcd(options)?))
+}
+
+fn open_etcd(options: &NodeOptions) -> anyhow::Result<Etcd> {
     let cluster = options.cluster.as_deref().unwrap_or_default();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     ensure!(
@@ -549,7 +557,7 @@ fn etcd(options: &NodeOptions) -> anyhow::Result<Arc<dyn Membership>> {
         key: options.etcd_key.clone(),
         user: etcd_user(options)?,
     };
-    Ok(Arc::new(Etcd::open(&configuration).map_err(anyhow::Error::msg)?))
+    Etcd::open(&configuration).map_err(anyhow::Error::msg)
 }
 
 /// The user of etcd. Its password is in a file or in the environment, because other users of the

@@ -12,9 +12,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use amalgam_node::ClusterClient;
 use amalgam_node::cluster::chunks::{Action, ChunkError, Response};
 use amalgam_node::cluster::ids::ChunkId;
+use amalgam_node::{ClusterClient, STATE_FILE};
 use support::{PATIENCE, Running, command, expect, talk, temporary};
 
 #[test]
@@ -661,33 +661,53 @@ impl Drop for StopsLoad<'_> {
     }
 }
 
+/// Restores a cluster, after attempts that must change nothing.
+fn restore(etcd: &EtcdProcess, files: &[PathBuf]) {
+    let attempt = |files: &[PathBuf]| {
+        let mut restore = command(&["cluster", "restore", "--etcd", &etcd.endpoint]);
+        let output = restore.args(files).output().expect("runs");
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (does, error) = attempt(&files[1..]);
+    assert!(!does && error.contains("--incomplete"), "{error}");
+    let (does, error) = attempt(files);
+    assert!(does, "{error}");
+    let (does, error) = attempt(files);
+    assert!(!does && error.contains("there already"), "{error}");
+}
+
 #[test]
 fn a_cluster_that_was_killed_whole_has_all_it_acknowledged() {
-    let Some(etcd) = EtcdProcess::start() else {
+    let Some(mut etcd) = EtcdProcess::start() else {
         eprintln!("skipped: there is no etcd (Debian: etcd-server)");
         return;
     };
     let folder = temporary("cold");
-    let start = || all_backed_up(&etcd, &folder, &["one", "two", "three", "four"]);
+    let names = ["one", "two", "three", "four"];
+    let start = |etcd: &EtcdProcess| all_backed_up(etcd, &folder, &names);
     let connect = |node: &Running| {
         ClusterClient::connect(&[node.nodes[0].0.clone()], "", 1 << 20).expect("it answers")
     };
-    let mut nodes = start();
+    let mut nodes = start(&etcd);
     wait_for_copies(&nodes.iter().collect::<Vec<_>>());
     let mut written = Written(Vec::new());
     for node in &nodes {
         written.0.extend(Written::create(&mut connect(node), 60).0);
     }
-    // Twice: the second life has the logs of the first.
-    for _ in 0..2 {
+    // Twice: the second life has the logs of the first. Then etcd has lost its data too.
+    for is_etcd_lost in [false, true] {
         let mut home = connect(&nodes[0]);
         for _ in 0..3 {
             written.write(&mut home);
         }
         nodes.iter_mut().for_each(|node| node.child.kill().expect("it runs"));
         drop(nodes);
+        if is_etcd_lost {
+            etcd = EtcdProcess::start().expect("it started before");
+            restore(&etcd, &names.map(|name| folder.join(name).join(STATE_FILE)));
+        }
         let killed = Instant::now();
-        nodes = start();
+        nodes = start(&etcd);
         written.check(&mut connect(&nodes[1]));
         println!("all was read {} ms after all were killed", killed.elapsed().as_millis());
         expect(&nodes[2].nodes[0].1, "set key 0 0 2\r\nhi\r\n", "STORED\r\n");

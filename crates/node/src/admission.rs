@@ -66,7 +66,8 @@ impl Admission {
 
     /// The connections whose handshake has taken longer than [`AUTHENTICATION_MS`].
     pub fn late(&self, now_ms: u64) -> Vec<u64> {
-        let is_late = |(_, (since_ms, _)): &(&u64, &(u64, _))| now_ms >= since_ms + AUTHENTICATION_MS;
+        let is_late =
+            |(_, (since_ms, _)): &(&u64, &(u64, _))| now_ms >= since_ms + AUTHENTICATION_MS;
         self.waiting.iter().filter(is_late).map(|(number, _)| *number).collect()
     }
 }

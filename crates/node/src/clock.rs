@@ -13,6 +13,12 @@ pub fn boot_ms() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000 + now.tv_nsec.unsigned_abs() / 1_000_000
 }
 
+/// Milliseconds since 1970, by the machine's calendar.
+pub fn unix_ms() -> u64 {
+    let past = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(past.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// The first second of a node's clock, so that second 1 has always passed.
 const FIRST_SECOND: u64 = 2;
 

@@ -28,6 +28,8 @@ use crate::membership::{ClusterState, Joined, Membership, MembershipError, Snaps
 
 /// Times that a transaction is tried while others change the state.
 const TRANSACTIONS_MAX: u32 = 50;
+/// Name of the key that holds when a flush is due. Releases that do not know it ignore it.
+const FLUSH: &str = "flush";
 /// etcd counts leases in seconds, and raises shorter ones to this.
 const LEASE_SECONDS_MIN: u64 = 2;
 
@@ -41,6 +43,8 @@ pub struct Etcd {
     leases: Mutex<Vec<(Peer, String)>>,
     /// The snapshot that was read last, and its revision.
     last: Mutex<(String, Arc<Snapshot>)>,
+    /// The state that was read last, as bytes.
+    last_state: Mutex<Vec<u8>>,
 }
 
 impl fmt::Debug for Etcd {
@@ -57,6 +61,8 @@ struct ClusterKeys {
     revision: String,
     /// Names of the members whose leases have not ended.
     alive: Vec<String>,
+    /// When a flush is due, as [`Snapshot::flush_due_unix_ms`].
+    flush_due_unix_ms: Option<u64>,
 }
 
 fn unreadable(why: impl fmt::Display) -> MembershipError {
@@ -99,6 +105,7 @@ impl Etcd {
             lease_seconds,
             leases: Mutex::default(),
             last: Mutex::default(),
+            last_state: Mutex::default(),
         })
     }
 
@@ -124,7 +131,8 @@ impl Etcd {
         let end = format!("{}0", &self.prefix[..self.prefix.len() - 1]);
         let request = json!({ "key": self.key(""), "range_end": encoded(end.as_bytes()) });
         let answer = self.call("/v3/kv/range", &request)?;
-        let mut keys = ClusterKeys { state: None, revision: "0".to_owned(), alive: Vec::new() };
+        let (revision, alive) = ("0".to_owned(), Vec::new());
+        let mut keys = ClusterKeys { state: None, revision, alive, flush_due_unix_ms: None };
         for entry in answer["kvs"].as_array().into_iter().flatten() {
             let key = decoded(&entry["key"])?;
             let key = String::from_utf8_lossy(&key);
@@ -132,10 +140,18 @@ impl Etcd {
             if name == "directory" {
                 let bytes = decoded(&entry["value"])?;
                 keys.state = Some(ClusterState::from_bytes(&bytes).map_err(unreadable)?);
+                *self.last_state.lock().ignore_poison() = bytes;
                 keys.revision = entry["mod_revision"].as_str().unwrap_or("0").to_owned();
+            } else if name == FLUSH {
+                let text = decoded(&entry["value"])?;
+                keys.flush_due_unix_ms =
+                    std::str::from_utf8(&text).ok().and_then(|ms| ms.parse().ok());
             } else if let Some(lease) = name.strip_prefix("alive/") {
                 keys.alive.push(lease.to_owned());
             }
+        }
+        if let Some(state) = &mut keys.state {
+            state.flush_due_unix_ms = keys.flush_due_unix_ms;
         }
         Ok(keys)
     }
@@ -213,6 +229,18 @@ impl Etcd {
         lease.map(str::to_owned).ok_or_else(|| unreadable("the answer to a grant has no lease"))
     }
 
+    /// Writes the state of a cluster that this etcd does not hold.
+    ///
+    /// # Errors
+    ///
+    /// If it holds one, which stays as it is, or cannot be reached.
+    pub fn restore(&self, state: &ClusterState) -> Result<(), MembershipError> {
+        match self.replace("0", state, None, None)? {
+            true => Ok(()),
+            false => Err(unreadable("it is there already, and was left as it is")),
+        }
+    }
+
     fn lease_of(&self, peer: Peer) -> Option<String> {
         let leases = self.leases.lock().ignore_poison();
         leases.iter().find(|(other, _)| *other == peer).map(|(_, lease)| lease.clone())
@@ -240,7 +268,7 @@ impl Membership for Etcd {
 
     fn join(&self, name: &str, address: &str, rack: &str) -> Result<Joined, MembershipError> {
         for _ in 0..TRANSACTIONS_MAX {
-            let ClusterKeys { state, revision, alive } = self.read()?;
+            let ClusterKeys { state, revision, alive, .. } = self.read()?;
             let mut state = match state {
                 Some(state) => state,
                 None => new_cluster(self.lease_ms())?,
@@ -275,11 +303,12 @@ impl Membership for Etcd {
     }
 
     fn leave(&self, peer: Peer) -> Result<(), MembershipError> {
-        self.change(|state| state.coordinator.leave(peer))?;
+        let left = self.change(|state| state.coordinator.leave(peer));
+        // Even if its metadata is needed: it answers nothing more, and its name is free at once.
         if let Some(lease) = self.lease_of(peer) {
             self.call("/v3/lease/revoke", &json!({ "ID": lease }))?;
         }
-        Ok(())
+        left
     }
 
     fn propose(&self, proposal: &Proposal) -> Result<(), MembershipError> {
@@ -293,14 +322,42 @@ impl Membership for Etcd {
         })
     }
 
+    fn schedule_flush(&self, due_unix_ms: u64) -> Result<(), MembershipError> {
+        let value = encoded(due_unix_ms.to_string().as_bytes());
+        self.call("/v3/kv/put", &json!({ "key": self.key(FLUSH), "value": value })).map(drop)
+    }
+
+    fn flush_as_scheduled(&self, due_unix_ms: u64) -> Result<(), MembershipError> {
+        let value = encoded(due_unix_ms.to_string().as_bytes());
+        let key = self.key(FLUSH);
+        for _ in 0..TRANSACTIONS_MAX {
+            let ClusterKeys { state, revision, flush_due_unix_ms, .. } = self.read()?;
+            let Some(mut state) = state.filter(|_| flush_due_unix_ms == Some(due_unix_ms)) else {
+                return Ok(());
+            };
+            state.flushes += 1;
+            let same = json!({ "key": key, "target": "VALUE", "result": "EQUAL", "value": value });
+            let remove = json!({ "requestDeleteRange": { "key": key } });
+            if self.replace(&revision, &state, Some(same), Some(remove))? {
+                return Ok(());
+            }
+        }
+        Err(unreachable("other nodes changed the state at each try"))
+    }
+
     fn snapshot(&self) -> Result<Arc<Snapshot>, MembershipError> {
         let mut keys = self.read()?;
         self.remove_expired(&mut keys)?;
         let mut last = self.last.lock().ignore_poison();
-        if last.0 != keys.revision {
+        if last.0 != keys.revision || last.1.flush_due_unix_ms != keys.flush_due_unix_ms {
             let snapshot = keys.state.map(|state| state.snapshot());
             *last = (keys.revision, Arc::new(snapshot.unwrap_or_default()));
         }
         Ok(Arc::clone(&last.1))
+    }
+
+    fn state_copy(&self) -> Option<Vec<u8>> {
+        let bytes = self.last_state.lock().ignore_poison().clone();
+        Some(bytes).filter(|bytes| !bytes.is_empty())
     }
 }

@@ -24,7 +24,7 @@ use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::node::{Node, NodeCommand};
 use amalgam_cluster::overlay::{self, Message, Peer, position};
 use amalgam_cluster::replication::ReplicaStore;
-use amalgam_cluster::wire::{Control, NodeStatus, OwnedRange, Packet, Sender, WIRE_VERSION};
+use amalgam_cluster::wire::{Control, FrameSource, NodeStatus, OwnedRange, Packet, WIRE_VERSION};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
@@ -426,11 +426,11 @@ impl<S: ChunkStore> EventLoop<S> {
             Role::Unauthenticated(handshake) => {
                 let mut out = Vec::new();
                 let fed = handshake.feed(bytes, &mut out);
+                let is_operator = handshake.is_operator();
                 connection.push_handshake(&out);
                 self.to_send.insert(number);
                 let known = fed.map_err(|error: HandshakeError| error.to_string())?;
                 let Some((hello, after)) = known else { return Ok(()) };
-                let is_operator = handshake.is_operator();
                 rest.extend_from_slice(&after);
                 let wire_version = hello.version.min(WIRE_VERSION);
                 match (connection.dialed, hello.from) {
@@ -454,8 +454,8 @@ impl<S: ChunkStore> EventLoop<S> {
         loop {
             let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
             let sender = match connection.role {
-                Role::Peer(_) => Sender::Node,
-                Role::Client { .. } | Role::Unauthenticated(_) => Sender::Client,
+                Role::Peer(_) => FrameSource::Node,
+                Role::Client { .. } | Role::Unauthenticated(_) => FrameSource::Client,
             };
             let frame = connection.frames.next_frame_of(sender);
             let frame = frame.map_err(|error| error.to_string())?;
@@ -520,7 +520,9 @@ impl<S: ChunkStore> EventLoop<S> {
             Packet::Control(Control::Migrate { .. } | Control::Drain)
                 if !self.may_operate(connection) =>
             {
-                log::warn!("a client that is no operator wants to drain the node or to move chunks");
+                log::warn!(
+                    "a client that is no operator wants to drain the node or to move chunks"
+                );
                 self.push(connection, number, &Packet::Control(Control::Forbidden));
             }
             Packet::Control(Control::Migrate { ids, target }) => {

@@ -7,7 +7,8 @@
 //! 2. A change of which it is not certain that the owner executed it is an error to the client, and
 //!    a read without an answer is a miss.
 //! 3. `flush_all` succeeds when every member has executed it, and fails if that is not known within
-//!    [`FLUSH_MS`], or the coordinator does not answer.
+//!    [`FLUSH_MS`], or the coordinator does not answer. One with a delay succeeds when the
+//!    coordinator has it: whichever node finds it due has it executed.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use amalgam_op::{Expiry, HashSeed, Hit, ItemView, Key, Now, Op, Outcome, Value};
 
 use crate::client::ClusterClient;
 use crate::client_connection::ClientError;
-use crate::clock::boot_ms;
+use crate::clock::{boot_ms, unix_ms};
 use crate::handshake::Credentials;
 use crate::membership::Membership;
 use crate::node_engines::{ItemScanner, NodeEngines};
@@ -127,7 +128,11 @@ impl Store for Gateway {
             let now = self.state.clock.now();
             let due = Expiry::from_client(delay_seconds, &now);
             let left_seconds = due.remaining_seconds(&now).unwrap_or(0);
-            self.state.schedule_flush(boot_ms() + u64::from(left_seconds) * 1_000);
+            let due_unix_ms = unix_ms() + u64::from(left_seconds) * 1_000;
+            if let Err(error) = self.membership.schedule_flush(due_unix_ms) {
+                log::error!(error:%; "a delayed flush_all was not scheduled");
+                return Flush::Incomplete;
+            }
         } else if let Err(error) = self.flush_now() {
             log::error!(error; "flush_all failed");
             return Flush::Incomplete;

@@ -455,7 +455,7 @@ mod tests {
         assert_eq!(error, HandshakeError::Wire(WireError::Short));
     }
 
-    /// Who connects without the token could otherwise try guesses on the answer, at leisure.
+    /// A dialer without the token could otherwise try guesses on the answer, at leisure.
     #[test]
     fn the_acceptor_proves_nothing_before_the_dialer_did() {
         let own = Identity::new(5, Some(peer(1)), &Credentials::from("secret"));

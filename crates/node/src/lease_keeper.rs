@@ -8,8 +8,8 @@
 //! 2. While the coordinator does not answer, the node serves until its deadline and no longer.
 //! 3. The lease is renewed only while the event loop turns, which also writes the log: a node whose
 //!    disk hangs loses its lease, and others take over.
-//! 4. A node that stops leaves the cluster only after its event loop has ended, so nobody takes over
-//!    what it still answers for.
+//! 4. A node that stops leaves the cluster only after its event loop has ended, so no other node
+//!    takes over what it still answers for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -18,9 +18,10 @@ use std::time::Duration;
 use amalgam_cluster::coordinator::{CoordinatorError, Proposal};
 use amalgam_cluster::overlay::Peer;
 
-use crate::clock::boot_ms;
+use crate::clock::{boot_ms, unix_ms};
 use crate::membership::{Membership, MembershipError};
 use crate::node_state::NodeState;
+use crate::state_file::StateFile;
 
 /// A lease is renewed after 1/N of it.
 const KEEP_ALIVE_PARTS: u64 = 4;
@@ -33,8 +34,6 @@ const BEAT_MS_MIN: u64 = 100;
 pub const FINAL_TARGET: &str = "amalgam::end";
 /// Pause while the event loop ends.
 const END_PAUSE: Duration = Duration::from_millis(1);
-/// Pause between two tries of a flush that is due, in milliseconds.
-const FLUSH_PAUSE_MS: u64 = 500;
 /// Clocks may drift apart by 1/N of a lease.
 const DRIFT_PARTS: u64 = 100;
 
@@ -79,14 +78,15 @@ pub fn keep_lease(
     membership: &dyn Membership,
     me: Peer,
     proposals: &Receiver<Proposal>,
+    mut copy: Option<StateFile>,
 ) {
     let poll = Duration::from_millis(membership.poll_ms());
     let mut renewal = Renewal::default();
     while !state.is_stopping() {
         let now_ms = boot_ms();
         let is_kept = renewal.renew(state, membership, me, now_ms).and_then(|()| {
-            execute_due_flush(state, membership, now_ms);
-            publish_snapshot(state, membership, me)
+            flush_if_due(state, membership);
+            publish_snapshot(state, membership, me, copy.as_mut())
         });
         if let Err(reason) = is_kept {
             log::error!(target: FINAL_TARGET, node = me.node.get(); "{reason}: the node stops");
@@ -154,7 +154,11 @@ impl Renewal {
             }
             self.has_stood_still = true;
             let is_over = sent_ms >= state.deadline_ms() + margin_ms(lease_ms);
-            return if is_over { Err("the lease ended, as the event loop stood still") } else { Ok(()) };
+            return if is_over {
+                Err("the lease ended, as the event loop stood still")
+            } else {
+                Ok(())
+            };
         }
         self.has_stood_still = false;
         match membership.keep_alive(me) {
@@ -182,14 +186,13 @@ impl Renewal {
     }
 }
 
-/// Has the cluster drop its items if a flush that this node delayed is due.
-fn execute_due_flush(state: &NodeState, membership: &dyn Membership, now_ms: u64) {
-    if state.take_due_flush(now_ms)
-        && let Err(error) = membership.flush()
+/// Has the cluster drop its items if a scheduled flush is due. Every node tries; one succeeds.
+fn flush_if_due(state: &NodeState, membership: &dyn Membership) {
+    let due = state.snapshot().flush_due_unix_ms.filter(|due_unix_ms| *due_unix_ms <= unix_ms());
+    if let Some(due_unix_ms) = due
+        && let Err(error) = membership.flush_as_scheduled(due_unix_ms)
     {
         log::warn!(error:%; "a delayed flush_all failed and is tried again");
-        // It may have been counted all the same: two flushes are better than none.
-        state.retry_flush_at_ms(now_ms + FLUSH_PAUSE_MS);
     }
 }
 
@@ -202,6 +205,7 @@ fn publish_snapshot(
     state: &NodeState,
     membership: &dyn Membership,
     me: Peer,
+    copy: Option<&mut StateFile>,
 ) -> Result<(), &'static str> {
     match membership.snapshot() {
         Ok(snapshot)
@@ -209,12 +213,28 @@ fn publish_snapshot(
         {
             return Err("the lease ended, and another process started under the node's name");
         }
-        Ok(snapshot) if *snapshot != *state.snapshot() => state.publish(snapshot),
+        Ok(snapshot) if *snapshot != *state.snapshot() => {
+            save_state(membership, copy);
+            state.publish(snapshot);
+        }
         Ok(_) => {}
         // The keep-alive warns about it.
         Err(error) => log::debug!(error:%; "no snapshot"),
     }
     Ok(())
+}
+
+/// Keeps a copy of the coordinator's state, if the node has a folder for it.
+pub fn save_state(membership: &dyn Membership, copy: Option<&mut StateFile>) {
+    if let Some((copy, state)) = copy.zip(membership.state_copy())
+        && let Err(error) = copy.write(&state)
+    {
+        log::error!(
+            error:%;
+            "no copy of the cluster's state was kept: without one from each node, a cluster whose \
+             etcd lost its data may not be restored"
+        );
+    }
 }
 
 /// Submits the proposals of the node that arrive within `poll`.

@@ -5,7 +5,8 @@
 //! thread that reads, decides and sends, over each `connection`, of which `admission` bounds those
 //! that proved nothing yet; `file_storage` holds its backups.
 //! `client` talks to all nodes over blocking connections (`client_connection`), and `gateway` lets
-//! the server answer memcached's clients for the whole cluster.
+//! the server answer memcached's clients for the whole cluster. `state_file` keeps a copy of what
+//! etcd holds next to a node's backups, and `restore` makes a cluster of such copies.
 //!
 //! Invariants of this crate:
 //! 1. [`amalgam_cluster`] makes all decisions of a node; this crate only brings it its inputs.
@@ -32,6 +33,8 @@ mod membership;
 mod node;
 mod node_engines;
 mod node_state;
+mod restore;
+mod state_file;
 
 pub use amalgam_cluster as cluster;
 pub use amalgam_tls::{MutualTls, TlsError, TlsFiles};
@@ -49,3 +52,5 @@ pub use membership::{
     ClusterState, ClusterStateError, Embedded, Joined, Membership, MembershipError, Snapshot,
 };
 pub use node::{BackupConfiguration, NodeConfiguration, NodeError, RunningNode};
+pub use restore::RestorePlan;
+pub use state_file::STATE_FILE;

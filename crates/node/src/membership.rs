@@ -38,6 +38,8 @@ pub struct Snapshot {
     pub racks: BTreeMap<NodeId, String>,
     /// Number of flushes of the whole cluster so far.
     pub flushes: u64,
+    /// When the next flush is due, in milliseconds since 1970; None if none is scheduled.
+    pub flush_due_unix_ms: Option<u64>,
 }
 
 impl Snapshot {
@@ -167,12 +169,34 @@ pub trait Membership: Send + Sync + fmt::Debug {
     /// [`MembershipError`].
     fn flush(&self) -> Result<u64, MembershipError>;
 
+    /// Schedules a flush of the whole cluster, in place of one that is scheduled. It survives the
+    /// node that scheduled it.
+    ///
+    /// # Errors
+    ///
+    /// [`MembershipError`].
+    fn schedule_flush(&self, due_unix_ms: u64) -> Result<(), MembershipError>;
+
+    /// Counts the flush that is scheduled for this time, unless another node did, or it is not
+    /// scheduled any more.
+    ///
+    /// # Errors
+    ///
+    /// [`MembershipError`].
+    fn flush_as_scheduled(&self, due_unix_ms: u64) -> Result<(), MembershipError>;
+
     /// The present snapshot.
     ///
     /// # Errors
     ///
     /// [`MembershipError`].
     fn snapshot(&self) -> Result<Arc<Snapshot>, MembershipError>;
+
+    /// The state behind the last snapshot or a later one, as bytes that
+    /// [`ClusterState::from_bytes`] reads; None if it cannot outlive this process.
+    fn state_copy(&self) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 /// Everything that the coordinator of a cluster decides.
@@ -190,6 +214,9 @@ pub struct ClusterState {
     pub seed: u64,
     /// Number of flushes of the whole cluster so far.
     pub flushes: u64,
+    /// When the next flush is due, in milliseconds since 1970; None if none is scheduled. Not part
+    /// of the bytes: older releases read those.
+    pub flush_due_unix_ms: Option<u64>,
 }
 
 impl ClusterState {
@@ -197,7 +224,8 @@ impl ClusterState {
     pub fn new(cluster: u64, seed: u64, lease_ms: u64) -> Self {
         let coordinator = Coordinator::new(OverlaySettings::default(), lease_ms);
         let (addresses, racks) = (BTreeMap::new(), BTreeMap::new());
-        Self { coordinator, addresses, racks, cluster, seed, flushes: 0 }
+        let (flushes, flush_due_unix_ms) = (0, None);
+        Self { coordinator, addresses, racks, cluster, seed, flushes, flush_due_unix_ms }
     }
 
     /// Makes a node a member; an empty `rack` stands for none.
@@ -278,14 +306,16 @@ impl ClusterState {
         let names = names.into_iter().collect();
         let coordinator = Coordinator::resume(OverlaySettings::default(), 0, view, names);
         let (addresses, racks) = (addresses.into_iter().collect(), racks.into_iter().collect());
-        Ok(Self { coordinator, addresses, racks, cluster, seed, flushes })
+        let flush_due_unix_ms = None;
+        Ok(Self { coordinator, addresses, racks, cluster, seed, flushes, flush_due_unix_ms })
     }
 
     /// The present snapshot.
     pub fn snapshot(&self) -> Snapshot {
         let view = self.coordinator.view().clone();
         let (addresses, racks) = (self.addresses.clone(), self.racks.clone());
-        Snapshot { view, addresses, racks, flushes: self.flushes }
+        let Self { flushes, flush_due_unix_ms, .. } = *self;
+        Snapshot { view, addresses, racks, flushes, flush_due_unix_ms }
     }
 }
 
@@ -314,7 +344,8 @@ impl Embedded {
         directory.coordinator.expire(now_ms);
         let result = change(directory, now_ms);
         let is_same = snapshot.view.revision == directory.coordinator.view().revision
-            && snapshot.flushes == directory.flushes;
+            && snapshot.flushes == directory.flushes
+            && snapshot.flush_due_unix_ms == directory.flush_due_unix_ms;
         if !is_same {
             *snapshot = Arc::new(directory.snapshot());
         }
@@ -351,6 +382,23 @@ impl Membership for Embedded {
         self.change(|directory, _| {
             directory.flushes += 1;
             Ok(directory.flushes)
+        })
+    }
+
+    fn schedule_flush(&self, due_unix_ms: u64) -> Result<(), MembershipError> {
+        self.change(|directory, _| {
+            directory.flush_due_unix_ms = Some(due_unix_ms);
+            Ok(())
+        })
+    }
+
+    fn flush_as_scheduled(&self, due_unix_ms: u64) -> Result<(), MembershipError> {
+        self.change(|directory, _| {
+            if directory.flush_due_unix_ms == Some(due_unix_ms) {
+                directory.flush_due_unix_ms = None;
+                directory.flushes += 1;
+            }
+            Ok(())
         })
     }
 
@@ -414,7 +462,13 @@ mod tests {
                 && second.join_revision < again.join_revision
         );
         assert_eq!((again.peer.node, again.peer.incarnation), (first.peer.node, 2));
-        assert_eq!(embedded.flush(), Ok(1));
+        embedded.schedule_flush(5).expect("it answers");
+        embedded.flush_as_scheduled(4).expect("another time is not meant");
+        assert_eq!(embedded.snapshot().expect("it answers").flush_due_unix_ms, Some(5));
+        for _ in 0..2 {
+            // Two nodes that find it due.
+            embedded.flush_as_scheduled(5).expect("it answers");
+        }
         let snapshot = embedded.snapshot().expect("it answers");
         let members: Vec<_> = snapshot.members().collect();
         assert_eq!(members, [(again.peer, "here:3"), (second.peer, "there:2")]);

@@ -10,8 +10,8 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use amalgam_cluster::coordinator::CoordinatorError;
 use amalgam_cluster::chunks::{ChunkSettings, ClientId, MAX_CHUNK_BYTES};
+use amalgam_cluster::coordinator::CoordinatorError;
 use amalgam_cluster::ids::PARTITIONS;
 use amalgam_cluster::log::{Durability, LogError, LogSettings};
 use amalgam_cluster::node::{Node, NodeSettings};
@@ -28,10 +28,11 @@ use crate::event_loop::EventLoop;
 use crate::file_storage::FileStorage;
 use crate::gateway::Gateway;
 use crate::handshake::{Credentials, HandshakeError, Identity};
-use crate::lease_keeper::{keep_alive_during, keep_lease};
+use crate::lease_keeper::{keep_alive_during, keep_lease, save_state};
 use crate::membership::{Joined, Membership, MembershipError};
 use crate::node_engines::{Engines, NodeEngines, Part};
 use crate::node_state::NodeState;
+use crate::state_file::StateFile;
 use amalgam_tls::{MutualTls, TlsFiles};
 
 /// How long a node that stops waits for threads that hang, and how often it looks.
@@ -373,7 +374,12 @@ impl RunningNode {
             holds_items: true,
             cache_bytes: configuration.cache_bytes,
         };
-        node.spawn(listener, settings, replica_store)?;
+        let mut copy = configuration.backups.as_ref().map(|backups| {
+            let is_synced = matches!(backups.durability, Durability::Synced);
+            StateFile::new(&backups.folder, is_synced, joined.peer)
+        });
+        save_state(membership.as_ref(), copy.as_mut());
+        node.spawn(listener, settings, replica_store, copy)?;
         Ok(node)
     }
 
@@ -382,11 +388,12 @@ impl RunningNode {
         listener: TcpListener,
         settings: NodeSettings,
         replica_store: Option<(ReplicaStore, RecoveredState)>,
+        copy: Option<StateFile>,
     ) -> io::Result<()> {
         let (sender, receiver) = channel();
         let (state, membership, me) =
             (Arc::clone(&self.state), Arc::clone(&self.membership), self.joined.peer);
-        self.thread("lease", move || keep_lease(&state, membership.as_ref(), me, &receiver))?;
+        self.thread("lease", move || keep_lease(&state, membership.as_ref(), me, &receiver, copy))?;
         let (state, engines) = (Arc::clone(&self.state), Arc::clone(&self.engines));
         let (joined, credentials) = (self.joined, self.credentials.clone());
         state.beat(boot_ms());
@@ -485,7 +492,8 @@ impl RunningNode {
                 std::thread::sleep(STOP_TICK);
             }
             if !thread.is_finished() {
-                log::error!(thread = thread.thread().name(); "a thread of the node hangs: it is left");
+                let name = thread.thread().name().unwrap_or("?");
+                log::error!(thread = name; "a thread of the node hangs: it is left");
             } else if thread.join().is_err() {
                 log::error!("a thread of the node panicked");
             }

@@ -19,8 +19,6 @@ pub struct NodeState {
     deadline_ms: AtomicU64,
     /// When the event loop began its last turn, in [`crate::clock::boot_ms`].
     beat_ms: AtomicU64,
-    /// When all items are to be dropped, in [`crate::clock::boot_ms`]; `u64::MAX` for never.
-    flush_at_ms: AtomicU64,
     is_stopping: AtomicBool,
     is_leaving: AtomicBool,
     has_left: AtomicBool,
@@ -40,7 +38,6 @@ impl NodeState {
         Ok(Self {
             snapshot: Mutex::new(snapshot),
             deadline_ms: AtomicU64::new(0),
-            flush_at_ms: AtomicU64::new(u64::MAX),
             is_stopping: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             has_left: AtomicBool::new(false),
@@ -70,25 +67,6 @@ impl NodeState {
     /// Sets the deadline after the lease was renewed, or to 0 after it has ended.
     pub fn set_deadline_ms(&self, deadline_ms: u64) {
         self.deadline_ms.store(deadline_ms, Ordering::Release);
-    }
-
-    /// Schedules a flush of the whole cluster; it replaces one that is scheduled already.
-    pub fn schedule_flush(&self, at_ms: u64) {
-        self.flush_at_ms.store(at_ms, Ordering::Release);
-    }
-
-    /// Whether a flush is due. True once for each scheduled flush.
-    pub fn take_due_flush(&self, now_ms: u64) -> bool {
-        let at_ms = self.flush_at_ms.load(Ordering::Acquire);
-        let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
-        at_ms <= now_ms && self.flush_at_ms.compare_exchange(at_ms, u64::MAX, order, failed).is_ok()
-    }
-
-    /// Schedules the flush again that [`Self::take_due_flush`] reported and that failed, unless
-    /// another was scheduled meanwhile.
-    pub fn retry_flush_at_ms(&self, at_ms: u64) {
-        let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-        let _ = self.flush_at_ms.compare_exchange(u64::MAX, at_ms, order, failed);
     }
 
     /// The event loop begins a turn: it reads packets and has written its log.
@@ -151,22 +129,5 @@ impl NodeState {
     fn wake(&self) {
         // Fails only if the eventfd's counter is full: the event loop is woken already.
         let _ = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_ordered_meanwhile_takes_the_place_of_a_flush_that_failed() {
-        let state = NodeState::new(Arc::default()).expect("a descriptor");
-        state.schedule_flush(10);
-        assert!(!state.take_due_flush(9) && state.take_due_flush(10) && !state.take_due_flush(10));
-        state.retry_flush_at_ms(15);
-        assert!(!state.take_due_flush(14) && state.take_due_flush(15));
-        state.schedule_flush(100);
-        state.retry_flush_at_ms(20);
-        assert!(!state.take_due_flush(99) && state.take_due_flush(100));
     }
 }

@@ -139,6 +139,18 @@ impl Membership for Absent {
         self.inner.flush()
     }
 
+    fn schedule_flush(&self, due_unix_ms: u64) -> Result<(), MembershipError> {
+        self.inner.schedule_flush(due_unix_ms)
+    }
+
+    fn flush_as_scheduled(&self, due_unix_ms: u64) -> Result<(), MembershipError> {
+        if self.is_away.load(Ordering::Acquire) {
+            self.missed.fetch_add(1, Ordering::AcqRel);
+            return Err(MembershipError::Unreachable("nobody is there".to_owned()));
+        }
+        self.inner.flush_as_scheduled(due_unix_ms)
+    }
+
     fn snapshot(&self) -> Result<Arc<Snapshot>, MembershipError> {
         self.inner.snapshot()
     }
@@ -184,6 +196,19 @@ fn a_flush_that_did_not_happen_is_no_ok() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs();
     other.talk(format!("flush_all {}\r\n", now - 5), "OK\r\n");
     wait_for("a time is taken as a delay", &mut is_gone);
+}
+
+#[test]
+fn a_delayed_flush_survives_the_node_that_took_it() {
+    let mut cluster = cluster(2, 1);
+    cluster.servers[0].connect().talk("flush_all 2\r\n", "OK\r\n");
+    drop(cluster.servers.remove(0));
+    cluster.nodes.remove(0).stop();
+    let home = [cluster.nodes[0].address().to_string()];
+    let mut other = ClusterClient::connect(&home, "a secret", 0).expect("connects");
+    let mut flushes = || other.status().expect("it answers").flushes;
+    assert_eq!(flushes(), 0, "it is not due yet");
+    wait_for("nobody carries it out", || flushes() == 1);
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub struct Coverage(BTreeMap<&'static str, u64>);
 
 impl Coverage {
     /// Races that a thousand runs must go through.
-    pub const REQUIRED: [&str; 24] = [
+    pub const REQUIRED: [&str; 25] = [
         "a stall between reading the clock and replying",
         "a pause, perhaps past the lease",
         "a torn write",
@@ -38,10 +38,14 @@ impl Coverage {
         "a backup back with all its replicas",
         "a backup back without its replicas",
         "a log that is not authoritative",
+        "a second process under a live node's name",
     ];
 
     /// Races that only some scenarios go through.
-    const SCENARIO_ONLY: [&str; 1] = ["a new owner that fetched unreadable chunks"];
+    const SCENARIO_ONLY: [&str; 2] = [
+        "a new owner that fetched unreadable chunks",
+        "a process that started while its predecessor ran",
+    ];
 
     /// Counts one occurrence.
     pub fn record(&mut self, what: &'static str) {

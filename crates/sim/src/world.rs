@@ -243,8 +243,9 @@ impl<P: NodeProcess> World<P> {
             }
         };
         if self.processes_of(peer.node).next().is_some() {
-            // Its predecessor may still use the old one.
+            // Its predecessor uses the disk: it has an empty one.
             self.observed.disks.remove(&peer.node);
+            self.crashed_alone = true;
             self.observed.coverage.record("a process that started while its predecessor ran");
         }
         let supers = self.coordinator.view().supers().collect();
@@ -642,7 +643,7 @@ impl<P: NodeProcess> World<P> {
             3 if !self.is_needed(peer) => {
                 self.stalling = Some((peer, self.random.below(3 * LEASE_MS)));
             }
-            4 if !self.is_needed(peer) => {
+            4 if !self.is_recovering_all() && !self.is_needed(peer) => {
                 let name = self.names[&peer].clone();
                 self.queue.schedule(self.now_ms, Event::NodeStarts(name));
             }
@@ -723,7 +724,8 @@ impl<W: Workload> World<WorkloadNode<W>> {
         for host in self.processes() {
             for (action, began_ms) in host.in_flight.values() {
                 let range = action.id().and_then(|id| truth.find(id).1);
-                let owner = range.and_then(|range| self.processes_of(range.placement.owner()).last());
+                let owner =
+                    range.and_then(|range| self.processes_of(range.placement.owner()).last());
                 let state = owner.map(|owner| {
                     let chunks = owner.process.node().chunks();
                     let serves = action.id().is_some_and(|id| chunks.serves(id));

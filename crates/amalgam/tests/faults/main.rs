@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use amalgam_node::{ClusterClient, Credentials};
 use amalgam_node::cluster::chunks::{Action, ChunkError, Response};
 use amalgam_node::cluster::ids::{ChunkId, IdRange, NodeId};
 use amalgam_node::cluster::overlay::Peer;
+use amalgam_node::{ClusterClient, Credentials};
 use spaces::{ETCD_HOST, LEASE, Node, Space, eventually, run};
 use support::temporary;
 

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 
 use super::migration::MoveMessage;
-use super::request::Reply;
+use super::request::{ChunkError, Reply, Response};
 use crate::hash::IntHashMap;
 use crate::overlay::Peer;
 
-/// Pending replies at most.
+/// Pending replies at most, and their bytes, apart from the reply with which they are exceeded.
 const PENDING_REPLIES_MAX: usize = 1 << 16;
+const PENDING_BYTES_MAX: usize = 64 << 20;
 
 /// Where a reply goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,19 @@ pub(super) enum PendingReply {
     Ack(Peer, MoveMessage),
 }
 
+impl PendingReply {
+    /// Bytes of the values that it holds.
+    fn bytes(&self) -> usize {
+        let Self::Reply(_, reply) = self else { return 0 };
+        let of = |result: &Result<Response, ChunkError>| match result {
+            Ok(Response::Value(value)) => value.len(),
+            Ok(Response::Item(answer)) => answer.item.as_ref().map_or(0, |item| item.value.len()),
+            _ => 0,
+        };
+        reply.iter().map(|(_, result)| of(result)).sum()
+    }
+}
+
 /// Pending replies and the versions that they wait for.
 #[derive(Debug, Default)]
 pub(super) struct PendingReplies {
@@ -36,12 +50,14 @@ pub(super) struct PendingReplies {
     /// By version: the numbers of the replies that wait for it, the first apart from the rest.
     awaited: IntHashMap<u64, (u64, Vec<u64>)>,
     next: u64,
+    /// Bytes of `answers`.
+    bytes: usize,
 }
 
 impl PendingReplies {
     /// Whether no further reply may wait.
     pub fn is_full(&self) -> bool {
-        self.answers.len() >= PENDING_REPLIES_MAX
+        self.answers.len() >= PENDING_REPLIES_MAX || self.bytes >= PENDING_BYTES_MAX
     }
 
     /// Holds a reply until all of `versions` are released. Requires: at least one version.
@@ -61,8 +77,15 @@ impl PendingReplies {
             }
             count += 1;
         }
+        self.bytes += waiting.bytes();
         self.answers.insert(number, (count, waiting));
         self.next += 1;
+    }
+
+    fn remove(&mut self, number: u64) -> Option<PendingReply> {
+        let (_, waiting) = self.answers.remove(&number)?;
+        self.bytes -= waiting.bytes();
+        Some(waiting)
     }
 
     /// All backups have a version: moves the replies that wait for nothing else to `ready`.
@@ -72,7 +95,7 @@ impl PendingReplies {
             let Some((count, _)) = self.answers.get_mut(&number) else { continue };
             *count -= 1;
             if *count == 0 {
-                ready.extend(self.answers.remove(&number).map(|(_, waiting)| waiting));
+                ready.extend(self.remove(number));
             }
         }
     }
@@ -80,14 +103,42 @@ impl PendingReplies {
     /// Drops replies that wait for a version that will never be released; their requesters repeat
     /// the request.
     pub fn keep(&mut self, is_awaited: impl Fn(u64) -> bool) {
-        let Self { answers, awaited, .. } = self;
-        awaited.retain(|version, (first, others)| {
+        let mut dropped = Vec::new();
+        self.awaited.retain(|version, (first, others)| {
             let is_kept = is_awaited(*version);
             if !is_kept {
-                answers.remove(first);
-                others.iter().for_each(|number| drop(answers.remove(number)));
+                dropped.push(*first);
+                dropped.append(others);
             }
             is_kept
         });
+        dropped.into_iter().for_each(|number| drop(self.remove(number)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_bounded_in_bytes() {
+        let mut pending = PendingReplies::default();
+        let value = || Ok(Response::Value(vec![0; 1 << 20]));
+        let hold = |pending: &mut PendingReplies, version| {
+            pending.hold([version], PendingReply::Reply(Requester::Local(1), vec![(1, value())]));
+        };
+        let most = (PENDING_BYTES_MAX >> 20) as u64;
+        for version in 0..most {
+            assert!(!pending.is_full(), "{version}");
+            hold(&mut pending, version);
+        }
+        assert!(pending.is_full());
+        let mut ready = Vec::new();
+        pending.release(0, &mut ready);
+        assert!(!pending.is_full() && ready.len() == 1);
+        hold(&mut pending, most);
+        assert!(pending.is_full());
+        pending.keep(|_| false);
+        assert!(!pending.is_full() && pending.bytes == 0, "nobody waits for them");
     }
 }

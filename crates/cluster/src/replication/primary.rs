@@ -307,17 +307,17 @@ impl ReplicationPrimary {
         self.set_changes.values().any(|change| overlap(change.ids, ids))
     }
 
-    /// Whether a write to `id` is accepted: it has enough replicas and no backup's queue is full.
+    /// Whether a write to `id` is accepted: it has enough replicas, and no queue of a backup or
+    /// learner is full.
     pub fn accepts(&self, id: ChunkId) -> bool {
         if self.settings.backups == 0 {
             return true;
         }
         let Some(set) = self.backup_sets.get(id.bits()) else { return false };
-        let is_backlogged = |peer: &Peer| {
-            self.streams.get(peer).is_some_and(|stream| stream.queued() >= self.settings.window)
+        let is_full = |peer: Peer| {
+            self.streams.get(&peer).is_some_and(|stream| stream.is_filled(1, self.settings.window))
         };
-        set.len() + 1 >= self.min_replicas()
-            && !(self.is_backlogged && set.iter().any(is_backlogged))
+        set.len() + 1 >= self.min_replicas() && !(self.is_backlogged && self.peers(id).any(is_full))
     }
 
     /// The peers that must have each change of `id`: its backups, then its learners.
@@ -720,7 +720,7 @@ impl ReplicationPrimary {
                 ReplicationStream::new(*next - 1)
             });
             stream.push(entry.clone(), is_awaited);
-            self.is_backlogged |= stream.queued() >= self.settings.window;
+            self.is_backlogged |= stream.is_filled(1, self.settings.window);
         }
         version
     }
@@ -728,7 +728,7 @@ impl ReplicationPrimary {
     fn update_backlogged(&mut self) {
         if self.is_backlogged {
             let mut streams = self.streams.values();
-            self.is_backlogged = streams.any(|stream| stream.queued() >= self.settings.window);
+            self.is_backlogged = streams.any(|one| one.is_filled(1, self.settings.window));
         }
     }
 

@@ -9,6 +9,9 @@ use super::{EntryBatch, ReplicationMessage};
 /// Approximate limit of one message in bytes.
 const MESSAGE_BYTES: usize = 1 << 20;
 
+/// The most bytes queued for one backup, apart from the entry with which they are exceeded.
+pub(super) const QUEUE_BYTES_MAX: usize = 32 << 20;
+
 /// Bounds of the buffer pool: buffers, and the capacity of each in bytes.
 const POOL_BUFFERS_MAX: usize = 4_096;
 const POOL_BUFFER_BYTES_MAX: usize = 1 << 10;
@@ -55,6 +58,8 @@ pub(super) struct ReplicationStream {
     first: u64,
     /// Entries without an acknowledgement, ascending by version.
     queue: VecDeque<QueuedEntry>,
+    /// Bytes of the entries in `queue`. Streams share their buffers, so this is an upper bound.
+    bytes: usize,
     /// How many entries of `queue` were sent.
     sent: usize,
     sent_ms: u64,
@@ -67,12 +72,17 @@ impl ReplicationStream {
     /// Creates an empty stream.
     pub fn new(number: u64) -> Self {
         let queue = VecDeque::new();
-        Self { number, first: 1, queue, sent: 0, sent_ms: 0, awaiting_since_ms: None }
+        Self { number, first: 1, queue, bytes: 0, sent: 0, sent_ms: 0, awaiting_since_ms: None }
     }
 
     /// How many entries are not acknowledged.
     pub fn queued(&self) -> usize {
         self.queue.len()
+    }
+
+    /// Whether 1/N of the room for `window` entries, or of that for their bytes, is used up.
+    pub fn is_filled(&self, parts: usize, window: usize) -> bool {
+        self.queue.len() >= window / parts || self.bytes >= QUEUE_BYTES_MAX / parts
     }
 
     /// The number of the last entry.
@@ -87,6 +97,7 @@ impl ReplicationStream {
 
     /// Queues an entry. Requires: its version is higher than those before.
     pub fn push(&mut self, entry: EncodedEntry, is_awaited: bool) {
+        self.bytes += entry.bytes.len();
         self.queue.push_back(QueuedEntry { entry, is_awaited });
     }
 
@@ -103,7 +114,10 @@ impl ReplicationStream {
         let count = count as usize;
         self.sent = self.sent.saturating_sub(count);
         self.awaiting_since_ms = (self.sent > 0).then_some(now_ms);
-        self.queue.drain(..count).for_each(|queued| each(queued.entry, queued.is_awaited));
+        for queued in self.queue.drain(..count) {
+            self.bytes -= queued.entry.bytes.len();
+            each(queued.entry, queued.is_awaited);
+        }
     }
 
     /// Returns whether a reply waits until the backup has `version`; clears the mark unless

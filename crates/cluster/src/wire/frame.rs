@@ -119,16 +119,16 @@ pub fn encode_frame(number: u64, packet: &Packet, to: &mut Vec<u8>) -> Result<()
     Ok(())
 }
 
-/// Who sends frames, which says what they may be.
+/// The sender of frames, on which depends what they may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sender {
+pub enum FrameSource {
     /// A node of the cluster: anything except what clients ask.
     Node,
     /// A client: requests, lookups and questions.
     Client,
 }
 
-impl Sender {
+impl FrameSource {
     /// Checks a packet before it is decoded, by its first bytes; `packet` may end early.
     fn check(self, packet: &[u8]) -> Result<(), WireError> {
         let is_control = packet.first() == Some(&CONTROL);
@@ -192,7 +192,10 @@ impl FrameReader {
     ///
     /// [`WireError`] if the frame is malformed or too long, or this sender may not send the packet:
     /// as soon as its first bytes show that, and before it is decoded.
-    pub fn next_frame_of(&mut self, sender: Sender) -> Result<Option<(u64, Packet)>, WireError> {
+    pub fn next_frame_of(
+        &mut self,
+        sender: FrameSource,
+    ) -> Result<Option<(u64, Packet)>, WireError> {
         self.next_checked(sender.frame_bytes_max(), |packet| sender.check(packet))
     }
 

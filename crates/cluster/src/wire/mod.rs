@@ -7,8 +7,8 @@
 //! Invariants:
 //! 1. Bad input gives a [`WireError`]: nothing panics.
 //! 2. Memory for a message is proportional to the bytes that arrived: a length that exceeds them is
-//!    refused before anything is reserved, no frame is longer than the bound of its [`Sender`], and
-//!    no list takes more than 64 MiB.
+//!    refused before anything is reserved, no frame is longer than the bound of its [`FrameSource`],
+//!    and no list takes more than 64 MiB.
 //! 3. Decoding inverts encoding and consumes all bytes.
 
 mod codec;
@@ -19,7 +19,7 @@ mod tests;
 
 pub use codec::{Wire, WireError, WireReader};
 pub use frame::{
-    CLIENT_FRAME_BYTES_MAX, FRAME_BYTES_MAX, FrameReader, Hello, HelloError, Sender, WIRE_SINCE,
-    WIRE_VERSION, encode_frame,
+    CLIENT_FRAME_BYTES_MAX, FRAME_BYTES_MAX, FrameReader, FrameSource, Hello, HelloError,
+    WIRE_SINCE, WIRE_VERSION, encode_frame,
 };
 pub use layout::{Control, NodeStatus, OwnedRange, Packet};

@@ -321,7 +321,7 @@ fn lengths_that_lie_are_refused_at_once() {
 }
 
 /// The first frame that a sender's bytes make.
-fn first_of(sender: Sender, bytes: &[u8]) -> Result<Option<(u64, Packet)>, WireError> {
+fn first_of(sender: FrameSource, bytes: &[u8]) -> Result<Option<(u64, Packet)>, WireError> {
     let mut reader = FrameReader::default();
     reader.feed(bytes);
     reader.next_frame_of(sender)
@@ -349,13 +349,13 @@ fn a_client_sends_only_what_clients_may() {
         let whole = || Ok(Some((1, packet.clone())));
         let expected = if is_of_client(&packet) { whole() } else { wrong() };
         of_clients += usize::from(expected.is_ok());
-        assert_eq!(first_of(Sender::Client, &bytes), expected, "{packet:?}");
+        assert_eq!(first_of(FrameSource::Client, &bytes), expected, "{packet:?}");
         let is_control = matches!(packet, Packet::Control(_));
         let expected = if is_control { wrong() } else { whole() };
-        assert_eq!(first_of(Sender::Node, &bytes), expected, "{packet:?}");
+        assert_eq!(first_of(FrameSource::Node, &bytes), expected, "{packet:?}");
         // It is refused by its first bytes, whatever follows.
         let head = bytes.len().min(4 + 8 + 2);
-        let of_head = first_of(Sender::Client, &bytes[..head]);
+        let of_head = first_of(FrameSource::Client, &bytes[..head]);
         assert_eq!(of_head.is_ok(), is_of_client(&packet), "{packet:?}");
     }
     assert!(of_clients > 5, "the messages of clients are among them");
@@ -366,18 +366,25 @@ fn counts_are_bounded_before_anything_is_decoded() {
     let operation = Operation { number: 1, epoch: 1, action: Action::Close };
     let request = |count| {
         let operations = vec![operation.clone(); count];
-        Packet::Request(Request { client: ClientId(1), incarnation: 1, answered_below: 0, operations })
+        Packet::Request(Request {
+            client: ClientId(1),
+            incarnation: 1,
+            answered_below: 0,
+            operations,
+        })
     };
-    for (count, expected) in [(OPERATIONS_MAX, None), (OPERATIONS_MAX + 1, Some(WireError::TooLarge))] {
+    for (count, expected) in
+        [(OPERATIONS_MAX, None), (OPERATIONS_MAX + 1, Some(WireError::TooLarge))]
+    {
         let mut bytes = Vec::new();
         encode_frame(1, &request(count), &mut bytes).expect("it is short");
-        for sender in [Sender::Client, Sender::Node] {
+        for sender in [FrameSource::Client, FrameSource::Node] {
             assert_eq!(first_of(sender, &bytes).err(), expected, "{count}");
         }
     }
     let long = (CLIENT_FRAME_BYTES_MAX as u32 + 1).to_le_bytes();
-    assert_eq!(first_of(Sender::Client, &long), Err(WireError::TooLarge));
-    assert_eq!(first_of(Sender::Node, &long), Ok(None));
+    assert_eq!(first_of(FrameSource::Client, &long), Err(WireError::TooLarge));
+    assert_eq!(first_of(FrameSource::Node, &long), Ok(None));
     // Changes of a byte each, of which a frame has room for millions.
     let list = [&(12_u32 << 20).to_le_bytes()[..], &vec![4; 12 << 20]].concat();
     assert_eq!(Vec::<Mutation>::decode_all(&list), Err(WireError::TooLarge));

@@ -1,7 +1,6 @@
 //! Catch-up: what learners are sent before they become members of a set.
 
 use super::super::entry::MutationRef;
-use super::super::stream::ReplicationStream;
 use super::super::{Mutation, RecordKey};
 use super::{CatchUpStage, ItemKey, ReplicaSetChange, ReplicationCommand, ReplicationPrimary};
 use crate::chunks::{ChunkStore, SessionState};
@@ -172,12 +171,9 @@ impl ReplicationPrimary {
 
     /// Whether a learner's queue is half full.
     fn is_backlogged(&self, change: &ReplicaSetChange) -> bool {
-        let window = self.settings.window / 2;
-        change.learners.iter().any(|peer| {
-            self.streams
-                .get(peer)
-                .is_some_and(|stream: &ReplicationStream| stream.queued() >= window)
-        })
+        let window = self.settings.window;
+        let mut streams = change.learners.iter().filter_map(|peer| self.streams.get(peer));
+        streams.any(|stream| stream.is_filled(2, window))
     }
 
     /// Ends the copying: sends the replies that clients received, and waits for acknowledgements.

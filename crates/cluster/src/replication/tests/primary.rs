@@ -53,6 +53,30 @@ fn the_only_backup_is_dropped_only_when_it_is_no_member() {
 }
 
 #[test]
+fn the_queue_of_a_backup_is_bounded_in_bytes() {
+    let [backup, learner] = [2, 3].map(|number| {
+        let node = NodeId::new(number).expect("a node");
+        Peer { node, incarnation: 1 }
+    });
+    let settings = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
+    for learners in [Vec::new(), vec![learner]] {
+        let mut primary = ReplicationPrimary::new(owner(), settings);
+        primary.set_members([owner(), backup, learner].into_iter());
+        primary.set_backups(ids(0, 10), vec![backup]);
+        if !learners.is_empty() {
+            primary.begin_catch_up(ids(0, 10), vec![backup], learners, true);
+        }
+        let mut queued = 0;
+        while primary.accepts(id(1)) {
+            primary.replicate(id(1), Mutation::Put(id(1), vec![0; 1 << 20]), Vec::new());
+            queued += 1;
+            assert!(queued <= 32, "a backup that takes nothing fills the memory");
+        }
+        assert!(queued > 16, "only {queued}");
+    }
+}
+
+#[test]
 fn an_owner_resends_what_a_backup_asks_for() {
     let other = Peer { node: NodeId::new(2).expect("a node"), incarnation: 1 };
     let settings = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
