@@ -6,6 +6,7 @@ use anyhow::{Context, ensure};
 
 use super::client::MOST_BATCH_KEYS;
 use super::generator::Generator;
+use super::policy::PolicySet;
 use super::server::ServerName;
 use super::sizes::SizeModel;
 use super::source::{Format, Reading};
@@ -49,6 +50,11 @@ pub struct ReplayArguments {
     /// Resident bytes that differ by no more than this share count as equal.
     #[arg(long, value_name = "SHARE", default_value_t = 0.02)]
     pub tolerance: f64,
+    /// Policies to simulate with the payload bytes that the first server held, and CLOCK with one
+    /// bit with those of each: all, none, or fifo, lru, clock-1, clock-2, sieve, s3-fifo,
+    /// w-tinylfu, w-tinylfu-adaptive, gdsf, belady after commas.
+    #[arg(long, value_name = "NAMES", default_value = "all")]
+    pub policies: PolicySet,
     /// Format of the traces [default: by name and first bytes].
     #[arg(long, value_enum)]
     pub format: Option<Format>,

@@ -10,6 +10,8 @@ use anyhow::Context;
 
 use super::arguments::{Equal, ReplayArguments};
 use super::client::Client;
+use super::offline::Offline;
+use super::policy::PolicyName;
 use super::progress::Progress;
 use super::result::{Comparison, Load, ServerResult, heads};
 use super::server::{RunningServer, ServerName, Target};
@@ -120,11 +122,33 @@ impl Bench<'_> {
         let limit = memory_bytes >> 20;
         let reference = self.replay(&cell, self.reference, limit)?;
         print_result(arguments.json, &reference, || reference.summary())?;
+        let mut results = Vec::new();
         for server in &arguments.server {
-            if server.name != self.reference.name {
-                let (result, is_equal) = self.at_equal_memory(&cell, server, limit, &reference)?;
-                print_result(arguments.json, &result, || result.summary())?;
-                self.compare(&reference, &result, is_equal)?;
+            if server.name == self.reference.name {
+                results.push(reference.clone());
+                continue;
+            }
+            let (result, is_equal) = self.at_equal_memory(&cell, server, limit, &reference)?;
+            print_result(arguments.json, &result, || result.summary())?;
+            self.compare(&reference, &result, is_equal)?;
+            results.push(result);
+        }
+        self.simulate(&cell, &results)
+    }
+
+    /// Prints what policies miss with the payload bytes of the first server, and CLOCK with those
+    /// of the others.
+    fn simulate(&self, cell: &Cell<'_>, results: &[ServerResult]) -> anyhow::Result<()> {
+        let policies = &self.arguments.policies.0;
+        if policies.is_empty() {
+            return Ok(());
+        }
+        let offline = Offline::new(cell.trace, &cell.load, &cell.value_bytes);
+        for (number, server) in results.iter().enumerate() {
+            let of_this = if number == 0 { policies.as_slice() } else { &[PolicyName::Clock1] };
+            for policy in of_this {
+                let result = offline.result(*policy, server);
+                print_result(self.arguments.json, &result, || result.summary())?;
             }
         }
         Ok(())

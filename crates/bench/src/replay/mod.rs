@@ -11,6 +11,8 @@ mod builder;
 mod cells;
 mod client;
 mod generator;
+mod offline;
+mod policy;
 mod progress;
 mod result;
 mod server;
@@ -19,7 +21,8 @@ mod source;
 
 pub use arguments::{Equal, ReplayArguments};
 pub use cells::run;
-pub use result::{Comparison, Load, ServerResult};
+pub use policy::{PolicyName, PolicySet, Simulation, next_requests};
+pub use result::{Comparison, Load, PolicyResult, ServerResult};
 pub use server::ServerName;
 pub use sizes::SizeModel;
 pub use source::{Format, Reading, Trace};

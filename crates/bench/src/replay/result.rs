@@ -1,5 +1,6 @@
 //! The lines that `bench trace` prints and keeps.
 
+use super::policy::PolicyName;
 use crate::measure::Machine;
 
 /// What is replayed: all that a server's misses depend on, apart from the server.
@@ -73,6 +74,47 @@ pub struct ServerResult {
     pub server_cpu_ns_per_request: Option<f64>,
     /// The replay's time by the clock, in seconds.
     pub wall_seconds: f64,
+}
+
+/// What a policy misses offline with the payload bytes of a server.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct PolicyResult {
+    /// Always `policy`.
+    pub kind: &'static str,
+    /// The policy.
+    pub policy: PolicyName,
+    /// The server whose payload bytes it has.
+    pub server: String,
+    /// What was replayed.
+    #[serde(flatten)]
+    pub load: Load,
+    /// Bytes of keys and values that it may hold.
+    pub capacity_bytes: u64,
+    /// Copies of the trace that were simulated, in their part of the bytes.
+    pub copies_simulated: u32,
+    /// Requests of all copies that miss.
+    pub misses: u64,
+    /// The same, over all requests.
+    pub miss_ratio: f64,
+    /// The server's misses over these.
+    pub ratio_of_server: f64,
+}
+
+impl PolicyResult {
+    /// A row of the table for people, under that of [`ServerResult::summary`].
+    pub fn summary(&self) -> String {
+        format!(
+            "  {:<18} {:>6} {:>11} {:>8.3} {:>10} {:>9.1}  {} misses {:.4} times these",
+            self.policy.name(),
+            "",
+            self.misses,
+            100.0 * self.miss_ratio,
+            "",
+            self.capacity_bytes as f64 / MEBIBYTE,
+            self.server,
+            self.ratio_of_server
+        )
+    }
 }
 
 /// A server compared with the reference, in one cell: a load at a memory limit.
