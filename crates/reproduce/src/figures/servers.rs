@@ -76,7 +76,19 @@ const MEBIBYTES: &str = "1024";
 
 fn engine(own: &Path, name: &'static str, threads: usize) -> anyhow::Result<Server> {
     let mut child = Command::new(own)
-        .args(["serve", "--engine", name, "-l", "127.0.0.1", "-p", "0", "-m", MEBIBYTES])
+        .args([
+            "serve",
+            "-u",
+            "root",
+            "--engine",
+            name,
+            "-l",
+            "127.0.0.1",
+            "-p",
+            "0",
+            "-m",
+            MEBIBYTES,
+        ])
         .args(["-t", &threads.to_string()])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
