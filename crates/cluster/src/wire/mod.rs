@@ -7,8 +7,8 @@
 //! Invariants:
 //! 1. Bad input gives a [`WireError`]: nothing panics.
 //! 2. Memory for a message is proportional to the bytes that arrived: a length that exceeds them is
-//!    refused before anything is reserved, no frame is longer than the bound of its [`FrameSource`],
-//!    and no list takes more than 64 MiB.
+//!    refused before anything is reserved, no frame is longer than the bound of its
+//!    [`FrameSource`], and no list takes more than 64 MiB.
 //! 3. Decoding inverts encoding and consumes all bytes.
 
 mod codec;
