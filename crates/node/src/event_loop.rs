@@ -281,13 +281,13 @@ impl<S: ChunkStore> EventLoop<S> {
                 }
                 Ok((socket, from)) => self.greet(socket, from.ip()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => match Errno::from_io_error(&error) {
-                    Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                Err(error) => {
+                    let lacks = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+                    if Errno::from_io_error(&error).is_some_and(|error| lacks.contains(&error)) {
                         return self.pause_accepting(&error.to_string());
                     }
-                    // The peer has gone meanwhile.
-                    _ => {}
-                },
+                    // Otherwise the peer has gone meanwhile.
+                }
             }
         }
     }
