@@ -176,7 +176,7 @@ impl Generator {
     /// # Errors
     ///
     /// If there is no item, or theta makes no sense.
-    pub fn from_items(
+    pub fn requests_for_items(
         &self,
         items: &[DumpedItem],
         requests: Option<u64>,
@@ -199,7 +199,7 @@ impl Generator {
     /// # Errors
     ///
     /// If the distributions make no sense.
-    pub fn from_model(
+    pub fn requests_for_model(
         &self,
         model: &CachelibModel,
         requests: Option<u64>,

@@ -116,11 +116,11 @@ impl Trace {
             Format::Mooncake => lines(&mut input, &mut builder, mooncake_line)?,
             Format::Metadump => {
                 let items = generator::read_metadump(&mut input)?;
-                reading.generator.from_items(&items, reading.requests, &mut builder)?;
+                reading.generator.requests_for_items(&items, reading.requests, &mut builder)?;
             }
             Format::Cachelib => {
                 let model = generator::CachelibModel::read(path)?;
-                reading.generator.from_model(&model, reading.requests, &mut builder)?;
+                reading.generator.requests_for_model(&model, reading.requests, &mut builder)?;
             }
         }
         ensure!(!builder.requests.is_empty(), "it has no request");
