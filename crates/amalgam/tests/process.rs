@@ -253,7 +253,7 @@ fn a_killed_server_can_be_started_again_on_its_port() {
     let port = first.port.to_string();
     first.signal(Signal::KILL);
     assert!(!first.ends());
-    let again = Process::start(&mut command(&["-l", "127.0.0.1", "-p", &port]));
+    let again = Process::start(&mut command(&["-u", "root", "-l", "127.0.0.1", "-p", &port]));
     again.talk(
         "get a\r\nset a 0 0 1\r\nx\r\nget a\r\n",
         "END\r\nSTORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n",
@@ -379,7 +379,7 @@ fn root_serves_only_where_it_is_told_to() {
 
 #[test]
 fn both_families_are_served_by_default() {
-    let mut command = command(&["serve", "-u", "root", "-p", "0", "-U", "-1"]);
+    let mut command = command(&["serve", "-u", "root", "-p", "-1", "-U", "-1"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let output = BufReader::new(child.stdout.take().unwrap());
     let mut lines = output.lines().map(Result::unwrap);
