@@ -1,5 +1,6 @@
 //! The registry of open connections: what `stats conns` and watchers show of each.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
@@ -32,7 +33,7 @@ pub enum CloseReason {
     IdleTimeout,
     /// The client took no byte of its answers for longer than the send timeout.
     SendTimeout,
-    /// The buffers were full, and this connection had held memory for the longest.
+    /// The buffers were full, and this connection made no progress for the longest.
     BuffersFull,
     /// The server shuts down.
     Shutdown,
@@ -101,6 +102,18 @@ impl ConnectionInfo {
     /// Seconds since anything was received or sent.
     fn still_seconds(&self, seconds: u32) -> u32 {
         seconds.saturating_sub(self.active_seconds().max(self.sent_seconds()))
+    }
+
+    /// The order in which connections are closed when the buffers are full, lowest first: see
+    /// [`ConnectionRegistry::condemn`].
+    fn place_in_line(&self, seconds: u32) -> (bool, Reverse<u32>, u32, Reverse<usize>) {
+        let activity = self.activity.load(Ordering::Relaxed);
+        (
+            activity == ConnectionActivity::ReceivesValue as u8,
+            Reverse(self.still_seconds(seconds)),
+            self.held_since.load(Ordering::Relaxed),
+            Reverse(self.held_bytes.load(Ordering::Relaxed)),
+        )
     }
 
     /// Records the second at which something was received.
@@ -172,9 +185,11 @@ impl ConnectionRegistry {
     }
 
     /// Closes connections that hold at least `bytes` together, or all that qualify: those that
-    /// neither received nor sent anything for `still_seconds`, the one that has held memory for the
-    /// longest first. Their own workers notice it, and free the memory. Returns how many were
-    /// chosen. Locks the registry while it looks at every connection.
+    /// neither received nor sent anything for `still_seconds`. Connections that do not read their
+    /// answers go before those that are sending a value; among either, the one that has made no
+    /// progress for the longest goes first, then the one that has held memory for the longest.
+    /// Their own workers notice it, and free the memory. Returns how many were chosen. Locks the
+    /// registry while it looks at every connection.
     pub fn condemn(&self, bytes: usize, still_seconds: u32, seconds: u32) -> usize {
         let connections = self.lock();
         let held = |info: &ConnectionInfo| info.held_bytes.load(Ordering::Relaxed);
@@ -182,11 +197,11 @@ impl ConnectionRegistry {
             .values()
             .filter(|info| held(info) > 0 && !info.is_condemned())
             .filter(|info| info.still_seconds(seconds) >= still_seconds)
-            .map(|info| (info.held_since.load(Ordering::Relaxed), usize::MAX - held(info), info))
+            .map(|info| (info.place_in_line(seconds), info))
             .collect();
-        holders.sort_unstable_by_key(|(since, size, _)| (*since, *size));
+        holders.sort_unstable_by_key(|(place, _)| *place);
         let (mut chosen, mut freed) = (0, 0);
-        for (_, _, info) in holders {
+        for (_, info) in holders {
             if freed >= bytes {
                 break;
             }
@@ -209,5 +224,26 @@ impl ConnectionRegistry {
     /// All open connections.
     pub fn all(&self) -> Vec<Arc<ConnectionInfo>> {
         self.lock().values().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_readers_are_closed_before_clients_that_send() {
+        let connection = |number, seconds| {
+            let info = ConnectionInfo::new(number, None, String::new(), seconds);
+            info.note_held(1 << 20, seconds);
+            info
+        };
+        let (sender, reads_slowly, stands_still) =
+            (connection(1, 0), connection(2, 0), connection(3, 5));
+        sender.set_activity(ConnectionActivity::ReceivesValue);
+        reads_slowly.note_sent(9);
+        let mut line = [&sender, &reads_slowly, &stands_still];
+        line.sort_by_key(|info| info.place_in_line(10));
+        assert_eq!(line.map(|info| info.number), [3, 2, 1]);
     }
 }

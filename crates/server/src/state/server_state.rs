@@ -305,9 +305,9 @@ impl<S: Store> ServerState<S> {
         used.saturating_sub(self.registry.condemned_bytes())
     }
 
-    /// Closes connections if the buffers lack memory. Above the limit the connections that have
-    /// held memory for the longest are closed; above half of it only those that made no progress
-    /// for [`STILL_SECONDS`], and that is checked once a second. `seconds` is the current time.
+    /// Closes connections if the buffers lack memory: see [`ConnectionRegistry::condemn`]. Above
+    /// half of the limit only those qualify that made no progress for [`STILL_SECONDS`], and that
+    /// is checked once a second. `seconds` is the current time.
     pub fn relieve_buffers(&self, seconds: u32) {
         let (held, limit) = (self.held_bytes(), self.buffers.limit_bytes());
         let chosen = if held > limit {
@@ -319,7 +319,7 @@ impl<S: Store> ServerState<S> {
         };
         if chosen > 0 {
             log::warn!(connections = chosen, bytes = held, limit; "the buffers are full: closed \
-                the connections that held memory for the longest");
+                the slowest connections");
         }
     }
 }
