@@ -68,3 +68,58 @@ impl<E: Engine> InProcessServer<E> {
         outputs
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use amalgam_index::Store;
+    use amalgam_index::mercury::Mercury;
+
+    use super::*;
+
+    /// What cannot be answered is not parsed again and again.
+    #[test]
+    fn a_connection_whose_output_was_full_is_parsed_in_proportion_to_what_it_takes() {
+        const REQUEST: &[u8] = b"get k\r\n";
+        let configuration = Configuration { workers: 1, ..Configuration::default() };
+        let server = InProcessServer::<Mercury>::open(configuration).expect("it opens");
+        let state = server.0.state();
+        let mut index = state.index.worker();
+        let (mut batch, mut counts) = (Batch::default(), Counts::default());
+        let mut sampler = state.hot_keys.sampler(0);
+        let mut run = |input: &[u8], output_limit_bytes, protocol_state| {
+            let mut slots = vec![RequestSlot::new(protocol_state, Output::default())];
+            slots[0].output_limit_bytes = output_limit_bytes;
+            let now = state.clock.begin_batch(0);
+            let mut context = BatchContext {
+                state,
+                worker: 0,
+                index: &mut index,
+                counts: &mut counts,
+                sampler: &mut sampler,
+                now,
+                observer: Observer::new(state),
+            };
+            batch.run(&mut context, std::iter::once(input), &mut slots);
+            state.clock.end_batch(0);
+            index.quiesce();
+            let slot = slots.pop().expect("it was there");
+            (slot.consumed, slot.protocol_state)
+        };
+        let store = [b"set k 0 0 900\r\n".as_slice(), &[b'v'; 900], b"\r\n"].concat();
+        let (_, mut protocol_state) = run(&store, usize::MAX, ProtocolState::default());
+        let input = REQUEST.repeat(100);
+        let mut rest = &input[..];
+        let mut answered = Vec::new();
+        // The client takes three answers at first, and later as many as it asked for.
+        for output_limit_bytes in [2500, usize::MAX, usize::MAX, usize::MAX, usize::MAX] {
+            let (consumed, after) = run(rest, output_limit_bytes, protocol_state);
+            answered.push(consumed / REQUEST.len());
+            rest = &rest[consumed..];
+            protocol_state = after;
+        }
+        assert_eq!(answered, [3, 6, 12, 24, 48]);
+        let (consumed, protocol_state) = run(rest, usize::MAX, protocol_state);
+        assert_eq!(consumed, 7 * REQUEST.len());
+        assert!(!protocol_state.has_backlog());
+    }
+}

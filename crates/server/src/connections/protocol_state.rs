@@ -21,6 +21,9 @@ pub struct ProtocolState {
     pub wanted_bytes: usize,
     /// Whether the input may hold whole requests that were not parsed yet.
     pub has_unparsed_input: bool,
+    /// Bytes of the input to parse in the next batch at most, in whole requests; 0 if not bounded.
+    /// Set where the output was full, as what cannot be answered would be parsed in vain.
+    pub parse_bytes: usize,
     /// A dump in progress: the requests behind it wait for its end.
     pub dump: Option<Box<ItemDump>>,
     /// Whether the client gave the name of a user and the right password.

@@ -10,7 +10,7 @@ use crate::connections::connection::OWN_BUFFER_BYTES;
 use crate::connections::protocol_state::ProtocolState;
 use crate::request::context::BatchContext;
 use crate::request::response_budget::ResponseBudget;
-use crate::request::slot::RequestSlot;
+use crate::request::slot::{PARSE_GROWTH, RequestSlot};
 use crate::request::stage::{BatchStage, Operation, ReadRequest, RequestSpan, WriteRequest};
 use crate::settings::WireProtocol;
 
@@ -53,6 +53,10 @@ pub fn parse<'i, S: Store>(
         ..context.state.limits
     };
     let mut requests_left = settings.requests_per_batch.unwrap_or(usize::MAX);
+    let parse_end = match std::mem::take(&mut slot.protocol_state.parse_bytes) {
+        0 => usize::MAX,
+        bytes => at + bytes,
+    };
     let mut response_budget = ResponseBudget::new(settings);
     let mut stage = 0;
     let mut is_in_writes = false;
@@ -63,6 +67,11 @@ pub fn parse<'i, S: Store>(
             }
             slot.protocol_state.has_unparsed_input = true;
             context.counts.conn_yields += 1;
+            break;
+        }
+        if at >= parse_end {
+            slot.protocol_state.has_unparsed_input = true;
+            slot.protocol_state.parse_bytes = PARSE_GROWTH * at;
             break;
         }
         requests_left -= 1;

@@ -5,6 +5,10 @@ use crate::connections::protocol_state::ProtocolState;
 use crate::net::output::Output;
 use crate::watch::events::Events;
 
+/// Where the output was full, the next batch parses this many times the bytes that could be
+/// answered; and if that was not enough to fill it again, the one after it this many times more.
+pub const PARSE_GROWTH: usize = 2;
+
 /// See the head of this module.
 pub struct RequestSlot {
     /// What the protocol carries over from earlier batches.
@@ -87,5 +91,6 @@ impl RequestSlot {
         self.protocol_state.has_unparsed_input = true;
         self.protocol_state.skip_keys = skip_keys;
         self.protocol_state.wanted_bytes = 0;
+        self.protocol_state.parse_bytes = (PARSE_GROWTH * start).max(1);
     }
 }
