@@ -481,7 +481,7 @@ impl RunningNode {
     }
 
     /// Stops the node, and waits until its threads have ended; a thread that hangs, as on a disk
-    /// that does not answer, is waited for only [`STOP_PATIENCE`].
+    /// that does not answer, is waited for only 10 s.
     pub fn stop(&mut self) {
         self.state.stop();
         self.maintenance_stops.store(true, Ordering::Release);

@@ -30,7 +30,8 @@ pub struct ReplayArguments {
     /// the last].
     #[arg(long, value_name = "NAME")]
     pub ratio_to: Option<String>,
-    /// Lengths of values: trace, fixed:BYTES or lognormal:MEDIAN[:SIGMA]; several after commas.
+    /// Lengths of values: trace, fixed:BYTES, lognormal:MEDIAN or lognormal:MEDIAN:SIGMA;
+    /// several after commas.
     #[arg(long, value_name = "MODELS", value_delimiter = ',', default_value = "lognormal:200")]
     pub sizes: Vec<SizeModel>,
     /// Memory limit of the server that others are compared with; several after commas.
