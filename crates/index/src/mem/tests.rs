@@ -366,7 +366,7 @@ impl Random {
 #[test]
 fn each_second_reclaims_what_has_expired_and_nothing_else() {
     let (keys, seconds, writes) = if cfg!(miri) { (24, 8, 12) } else { (2000, 120, 1500) };
-    let toy = Toy::new(if cfg!(miri) { 1 << 20 } else { 16 << 20 }, 64 << 10, true, keys);
+    let toy = Toy::new(if cfg!(miri) { 2 << 20 } else { 16 << 20 }, 64 << 10, true, keys);
     let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
     let mut maintainer = Pool::new(&toy.memory);
     let mut random = Random(88_172_645_463_325_252);
