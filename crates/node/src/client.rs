@@ -65,7 +65,7 @@ pub fn check_admission_at(address: &str, identity: &Identity) -> Result<(), Clie
     open_first(&[address.to_owned()], identity, TRIAL_PATIENCE).map(drop)
 }
 
-/// See the head of this module.
+/// A client of a cluster, used by one thread at a time; calls block.
 #[derive(Debug)]
 pub struct ClusterClient {
     identity: Identity,

@@ -33,7 +33,7 @@ pub enum Role {
     },
 }
 
-/// See the head of this module.
+/// A connection to a node or from one, owned by the event loop.
 #[derive(Debug)]
 pub struct Connection {
     /// The socket, which does not block.

@@ -78,7 +78,7 @@ struct Relay {
     at_ms: u64,
 }
 
-/// See the head of this module. Owned by one thread.
+/// Delivers packets, views and ticks to a node, and sends what it answers. Owned by one thread.
 #[derive(Debug)]
 pub struct EventLoop<S> {
     state: Arc<NodeState>,

@@ -20,7 +20,7 @@ const PREFIX: &str = "segment-";
 /// Length of the writes that fill a new segment with zeros.
 const ZEROS_BYTES: usize = 1 << 20;
 
-/// See the head of this module.
+/// The folder of one node's log, locked against other processes.
 #[derive(Debug)]
 pub struct FileStorage {
     folder: PathBuf,

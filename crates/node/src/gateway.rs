@@ -37,7 +37,8 @@ const BATCH_KEYS: usize = 1_024;
 /// Time limit of a flush, for members that do not answer and have not left either, in milliseconds.
 const FLUSH_MS: u64 = 30_000;
 
-/// See the head of this module. Statistics and scans are of the items of this node.
+/// A store whose items are those of the whole cluster. Any thread may call it. Statistics and scans
+/// are of the items of this node.
 pub struct Gateway {
     engines: Arc<dyn NodeEngines>,
     state: Arc<NodeState>,

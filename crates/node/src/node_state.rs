@@ -11,7 +11,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::clock::{ItemClock, boot_ms};
 use crate::membership::Snapshot;
 
-/// See the head of this module. Flags are stored with release and loaded with acquire ordering.
+/// What the threads of a node share. Flags are stored with release and loaded with acquire
+/// ordering.
 #[derive(Debug)]
 pub struct NodeState {
     snapshot: Mutex<Arc<Snapshot>>,

@@ -28,7 +28,7 @@ const MEMORY_STEP_BYTES: usize = 1 << 20;
 /// What to write to the main thread's pipe to stop the server. Signal handlers write `X` too.
 pub const STOP: &[u8] = b"X";
 
-/// See the head of this module.
+/// Accepts connections and hands them to reactors, on the main thread.
 pub struct Acceptor<'s, S: Store> {
     state: &'s ServerState<S>,
     listeners: &'s [Listener],

@@ -65,7 +65,7 @@ const WATCHED: EventFlags =
 /// The event data of the first datagram socket; the others follow. No connection id is as large.
 const DATAGRAM_SOCKETS: u64 = u64::MAX - (1 << 20);
 
-/// See the head of this module.
+/// Serves the connections of its reactor, on a thread of its own.
 pub struct Worker<'s, S: Store + 's> {
     state: &'s ServerState<S>,
     /// The number of the worker, its reactor and its counters.

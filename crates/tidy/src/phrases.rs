@@ -43,8 +43,16 @@ const PHRASES: [(&str, &str, &[&str]); 24] = [
 ];
 
 /// Whole sentences that say nothing by themselves.
-const FRAGMENTS: [&str; 7] =
-    ["The same", "So, if it does", "So it is", "Not so", "As above", "Or none", "It is so"];
+const FRAGMENTS: [&str; 8] = [
+    "The same",
+    "So, if it does",
+    "So it is",
+    "Not so",
+    "As above",
+    "Or none",
+    "It is so",
+    "See the head of this module",
+];
 
 /// An offence against rules (1) to (3).
 #[derive(Debug, PartialEq, Eq)]

@@ -37,7 +37,7 @@ struct Point {
     p99_us: Option<f64>,
 }
 
-/// See the head of this module.
+/// The last minutes, one point a second, in bounded memory.
 #[derive(Default)]
 pub struct History {
     before: Option<Sums>,

@@ -35,7 +35,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("inline_ascii_response", "no"),
 ];
 
-/// See the head of this module. Shared by all threads.
+/// Values of tunables by name, for `stats settings`. Shared by all threads.
 pub struct CompatTunables(Mutex<BTreeMap<&'static str, String>>);
 
 impl CompatTunables {

@@ -25,7 +25,7 @@ pub const OWN_BUFFER_BYTES: usize = READ_BYTES / 2;
 /// The smallest growth of a connection's own buffer, which otherwise doubles.
 const MIN_GROWTH_BYTES: usize = 64 << 10;
 
-/// See the head of this module.
+/// A client's connection, owned by the reactor that it was given to.
 pub struct Connection {
     /// The socket, with its TLS session if it has one.
     pub transport: Transport,

@@ -56,7 +56,7 @@ impl ClassSet {
     }
 }
 
-/// See the head of this module.
+/// The progress of one connection's item dump.
 #[derive(Clone, Debug)]
 pub struct ItemDump {
     /// What it writes about each item.

@@ -5,7 +5,7 @@ use amalgam_protocol::Protocol;
 use crate::auth::sasl::Exchange;
 use crate::connections::item_dump::ItemDump;
 
-/// See the head of this module.
+/// The state of one connection's protocol between batches.
 #[derive(Clone, Debug, Default)]
 pub struct ProtocolState {
     /// The wire protocol; None until the first byte has arrived.

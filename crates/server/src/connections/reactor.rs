@@ -40,7 +40,8 @@ pub const WAKE_EVENT: u64 = u64::MAX;
 /// of small requests. An attempt that finds nothing costs a system call.
 const BATCHES_PER_STEAL: u32 = 8;
 
-/// See the head of this module. Aligned so that no two share a cache line.
+/// One worker's epoll instance and connections, behind a lock. Aligned so that no two share a cache
+/// line.
 #[repr(align(128))]
 pub struct Reactor {
     /// Watches the sockets.

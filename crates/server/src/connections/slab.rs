@@ -10,7 +10,7 @@ new_key_type! {
     pub struct ConnectionId;
 }
 
-/// See the head of this module. Connections are boxed, so that growing does not move them.
+/// The connections of one worker. Connections are boxed, so that growing does not move them.
 pub type ConnectionSlab = SlotMap<ConnectionId, Box<Connection>>;
 
 /// The id as 64 bits, which epoll hands back with each event.

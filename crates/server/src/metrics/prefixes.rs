@@ -33,8 +33,8 @@ pub enum KeyOperation {
     Delete,
 }
 
-/// See the head of this module. Shared by all threads. Counting takes a lock, so it is off by
-/// default.
+/// Counts of operations by key prefix. Shared by all threads. Counting takes a lock, so it is off
+/// by default.
 pub struct Prefixes {
     is_on: AtomicBool,
     delimiter: u8,

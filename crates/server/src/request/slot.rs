@@ -9,7 +9,7 @@ use crate::watch::events::Events;
 /// answered; and if that was not enough to fill it again, the one after it this many times more.
 pub const PARSE_GROWTH: usize = 2;
 
-/// See the head of this module.
+/// A connection's or a datagram's part in one batch.
 pub struct RequestSlot {
     /// What the protocol carries over from earlier batches.
     pub protocol_state: ProtocolState,

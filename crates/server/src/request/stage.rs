@@ -66,7 +66,7 @@ pub enum Operation<'t> {
     },
 }
 
-/// See the head of this module.
+/// Requests of a batch that may be executed together: reads, then writes.
 #[derive(Default)]
 pub struct BatchStage<'t> {
     /// The keys of all reads, in the order of the reads.

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// See the head of this module. Written by the accepting thread, read by all.
+/// Says whether connections are accepted, and counts pauses. Written by the accepting thread, read
+/// by all.
 pub struct AcceptGate {
     is_open: AtomicBool,
     /// How often accepting was paused.

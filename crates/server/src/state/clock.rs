@@ -39,7 +39,7 @@ const FIRST_SECOND: u32 = 2;
 #[repr(align(128))]
 struct WorkerFlushes(AtomicU64);
 
-/// See the head of this module.
+/// The time and the flush count of a server. Shared by all threads.
 pub struct Clock {
     /// The monotonic time of the start of the Unix second in which the clock was created.
     started: Monotonic,

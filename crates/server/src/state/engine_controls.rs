@@ -12,7 +12,7 @@ use amalgam_index::{Engine, maintenance};
 
 use crate::state::clock::Clock;
 
-/// See the head of this module.
+/// Functions of an engine that the server opened itself.
 pub struct EngineControls<S> {
     /// Runs background work on the calling thread until the flag is set and `wake` is called.
     maintain: fn(&S, &Clock, &AtomicBool),

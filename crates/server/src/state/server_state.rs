@@ -38,7 +38,7 @@ const MIN_BUFFER_BYTES: usize = 8 << 20;
 /// the others' buffers.
 const STILL_SECONDS: u32 = 2;
 
-/// See the head of this module.
+/// What all threads of a server share: settings, index, budgets and counts.
 pub struct ServerState<S> {
     /// The settings, fixed at start.
     pub settings: Settings,

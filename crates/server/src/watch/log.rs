@@ -54,7 +54,7 @@ pub struct LogCounts {
     pub watchers: AtomicU64,
 }
 
-/// See the head of this module. Shared by all threads.
+/// Queues lines for watchers, in bounded memory. Shared by all threads.
 pub struct WatchLog {
     /// The kinds that some watcher asked for: an [`Events`].
     wanted: AtomicU16,
