@@ -12,6 +12,7 @@ It is run in a user and network namespace that ends with it: scripts/cluster-tes
 
 import os
 import random
+import secrets
 import shutil
 import signal
 import socket
@@ -162,7 +163,7 @@ class Trial:
         run("ip", "addr", "add", "10.77.0.1/24", "dev", "br0")
         run("ip", "link", "set", "br0", "up")
         with open(f"{folder}/token", "w", encoding="ascii") as token:
-            token.write("a secret\n")
+            token.write(secrets.token_hex(16) + "\n")
         self.etcd = subprocess.Popen(
             ["etcd", "--data-dir", f"{folder}/etcd", "--listen-client-urls", ETCD]
             + ["--advertise-client-urls", ETCD, "--listen-peer-urls", "http://127.0.0.1:2380"],
@@ -317,8 +318,10 @@ def trial(program, count, seconds, folder):
     except BaseException:
         for node in world.nodes:
             print(f"--- {node.name}")
-            with open(f"{folder}/{node.name}.log", encoding="utf-8", errors="replace") as log:
-                print("".join(log.readlines()[-15:]))
+            path = f"{folder}/{node.name}.log"
+            if os.path.exists(path):
+                with open(path, encoding="utf-8", errors="replace") as log:
+                    print("".join(log.readlines()[-15:]))
         raise
     finally:
         world.end()
