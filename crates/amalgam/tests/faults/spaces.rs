@@ -115,7 +115,8 @@ impl Node {
         command.args(["--chunk-memory", "256M", "--backups", "3", "--backup-space", "512M"]);
         command.arg("--backup-dir");
         command.arg(self.disk());
-        let token = self.folder.join("operator-token");
+        // One for each node: a file is empty for a moment while it is written anew.
+        let token = self.folder.join(format!("operator-token-{name}"));
         std::fs::write(&token, OPERATOR_TOKEN).expect("a file");
         command.arg("--operator-token-file");
         command.arg(token);
