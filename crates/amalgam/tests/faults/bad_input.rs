@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use amalgam_node::ClusterClient;
 use amalgam_node::cluster::chunks::ChunkError;
 use amalgam_node::cluster::ids::ChunkId;
+use amalgam_node::{ClusterClient, STATE_FILE};
 
 use super::spaces::{Node, eventually, run};
 use super::{NODES, Trial, connect};
@@ -29,15 +29,17 @@ fn pattern(made: u64, number: u8) -> Vec<u8> {
     text.repeat(10).into_bytes()
 }
 
-/// The files of a disk and what they hold.
+/// The files of the log on a disk, and what they hold.
 fn contents(disk: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = std::fs::read_dir(disk).expect("it is there");
-    let read = |file: std::io::Result<std::fs::DirEntry>| {
+    let read = |file: std::io::Result<std::fs::DirEntry>| -> Option<(PathBuf, Vec<u8>)> {
         let path = file.expect("a file").path();
-        let bytes = std::fs::read(&path).expect("it can be read");
-        (path, bytes)
+        // Written anew, by renaming, with each change of the cluster.
+        let is_state = path.file_name()?.to_str()?.starts_with(STATE_FILE);
+        let bytes = (!is_state).then(|| std::fs::read(&path).expect("it can be read"))?;
+        Some((path, bytes))
     };
-    files.map(read).collect()
+    files.filter_map(read).collect()
 }
 
 /// Where patterns lie on a disk, whole.
