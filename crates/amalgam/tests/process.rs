@@ -377,6 +377,15 @@ fn root_serves_only_where_it_is_told_to() {
     }
 }
 
+fn assert_serves(address: &str) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"mn\r\n").unwrap();
+    let mut answer = [0; 4];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"MN\r\n");
+}
+
 #[test]
 fn both_families_are_served_by_default() {
     let mut command = command(&["serve", "-u", "root", "-p", "-1", "-U", "-1"]);
@@ -390,12 +399,7 @@ fn both_families_are_served_by_default() {
         assert_eq!(lines.next().unwrap(), format!("listening on [::]:{port}"));
     }
     for host in ["127.0.0.1", "[::1]"].iter().take(1 + usize::from(has_ipv6)) {
-        let mut stream = TcpStream::connect(format!("{host}:{port}")).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(b"mn\r\n").unwrap();
-        let mut answer = [0; 4];
-        stream.read_exact(&mut answer).unwrap();
-        assert_eq!(&answer, b"MN\r\n");
+        assert_serves(&format!("{host}:{port}"));
     }
     child.kill().unwrap();
     child.wait().unwrap();
@@ -408,13 +412,7 @@ fn two_addresses_are_served() {
     let output = BufReader::new(child.stdout.take().unwrap());
     for line in output.lines().take(2) {
         let line = line.unwrap();
-        let address = line.strip_prefix("listening on ").unwrap().to_owned();
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(b"mn\r\n").unwrap();
-        let mut answer = [0; 4];
-        stream.read_exact(&mut answer).unwrap();
-        assert_eq!(&answer, b"MN\r\n");
+        assert_serves(line.strip_prefix("listening on ").unwrap());
     }
     child.kill().unwrap();
     child.wait().unwrap();

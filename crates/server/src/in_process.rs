@@ -3,11 +3,12 @@
 
 use std::net::SocketAddr;
 
-use amalgam_index::{Configuration, Engine, Worker};
+use amalgam_index::{Configuration, Engine, Store, Worker};
 
 use crate::connections::protocol_state::ProtocolState;
 use crate::error::ServerError;
 use crate::metrics::counters::Counts;
+use crate::metrics::hot_keys::Sampler;
 use crate::net::output::Output;
 use crate::request::batch::Batch;
 use crate::request::context::BatchContext;
@@ -15,6 +16,7 @@ use crate::request::observer::Observer;
 use crate::request::slot::RequestSlot;
 use crate::server::Server;
 use crate::settings::Settings;
+use crate::state::server_state::ServerState;
 
 /// A server with one worker that serves byte strings instead of connections.
 pub struct InProcessServer<E>(Server<E>);
@@ -34,11 +36,7 @@ impl<E: Engine> InProcessServer<E> {
     /// Runs `batches` batches, in each of which every connection sends its input, and returns the
     /// connections' answers of the last batch.
     pub fn run(&self, batches: usize, inputs: &[&[u8]]) -> Vec<Vec<u8>> {
-        let state = self.0.state();
-        let mut index = state.index.worker();
-        let mut batch = Batch::default();
-        let mut counts = Counts::default();
-        let mut sampler = state.hot_keys.sampler(0);
+        let mut worker = InProcessWorker::new(self.0.state());
         let mut outputs = vec![Vec::new(); inputs.len()];
         let mut slots = Vec::new();
         for _ in 0..batches {
@@ -48,19 +46,7 @@ impl<E: Engine> InProcessServer<E> {
                 output.bytes = std::mem::take(bytes);
                 slots.push(RequestSlot::new(ProtocolState::default(), output));
             }
-            let now = state.clock.begin_batch(0);
-            let mut context = BatchContext {
-                state,
-                worker: 0,
-                index: &mut index,
-                counts: &mut counts,
-                sampler: &mut sampler,
-                now,
-                observer: Observer::new(state),
-            };
-            batch.run(&mut context, inputs.iter().copied(), &mut slots);
-            state.clock.end_batch(0);
-            index.quiesce();
+            worker.run(inputs, &mut slots);
             for (bytes, slot) in outputs.iter_mut().zip(slots.drain(..)) {
                 *bytes = slot.output.bytes;
             }
@@ -69,9 +55,46 @@ impl<E: Engine> InProcessServer<E> {
     }
 }
 
+/// The server's one worker, without its reactor.
+struct InProcessWorker<'s, S: Store + 's> {
+    state: &'s ServerState<S>,
+    index: S::Worker<'s>,
+    batch: Batch,
+    counts: Counts,
+    sampler: Sampler<'s>,
+}
+
+impl<'s, S: Store> InProcessWorker<'s, S> {
+    fn new(state: &'s ServerState<S>) -> Self {
+        Self {
+            state,
+            index: state.index.worker(),
+            batch: Batch::default(),
+            counts: Counts::default(),
+            sampler: state.hot_keys.sampler(0),
+        }
+    }
+
+    /// Runs one batch: an input for each slot.
+    fn run(&mut self, inputs: &[&[u8]], slots: &mut [RequestSlot]) {
+        let now = self.state.clock.begin_batch(0);
+        let mut context = BatchContext {
+            state: self.state,
+            worker: 0,
+            index: &mut self.index,
+            counts: &mut self.counts,
+            sampler: &mut self.sampler,
+            now,
+            observer: Observer::new(self.state),
+        };
+        self.batch.run(&mut context, inputs.iter().copied(), slots);
+        self.state.clock.end_batch(0);
+        self.index.quiesce();
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use amalgam_index::Store;
     use amalgam_index::mercury::Mercury;
 
     use super::*;
@@ -82,27 +105,12 @@ mod tests {
         const REQUEST: &[u8] = b"get k\r\n";
         let configuration = Configuration { workers: 1, ..Configuration::default() };
         let server = InProcessServer::<Mercury>::open(configuration).expect("it opens");
-        let state = server.0.state();
-        let mut index = state.index.worker();
-        let (mut batch, mut counts) = (Batch::default(), Counts::default());
-        let mut sampler = state.hot_keys.sampler(0);
+        let mut worker = InProcessWorker::new(server.0.state());
         let mut run = |input: &[u8], output_limit_bytes, protocol_state| {
-            let mut slots = vec![RequestSlot::new(protocol_state, Output::default())];
+            let mut slots = [RequestSlot::new(protocol_state, Output::default())];
             slots[0].output_limit_bytes = output_limit_bytes;
-            let now = state.clock.begin_batch(0);
-            let mut context = BatchContext {
-                state,
-                worker: 0,
-                index: &mut index,
-                counts: &mut counts,
-                sampler: &mut sampler,
-                now,
-                observer: Observer::new(state),
-            };
-            batch.run(&mut context, std::iter::once(input), &mut slots);
-            state.clock.end_batch(0);
-            index.quiesce();
-            let slot = slots.pop().expect("it was there");
+            worker.run(&[input], &mut slots);
+            let [slot] = slots;
             (slot.consumed, slot.protocol_state)
         };
         let store = [b"set k 0 0 900\r\n".as_slice(), &[b'v'; 900], b"\r\n"].concat();
