@@ -46,8 +46,7 @@ fn fill<I: Engine>(session: &mut Session<'_, I>, length: usize) -> usize {
     unreachable!("the loop has no end")
 }
 
-/// While memory is free, nothing is evicted: growth makes the room, in whatever small table the
-/// index began.
+/// While memory is free, nothing is evicted: the table grows, however small it was at first.
 pub fn growth_loses_nothing<I: Engine>() {
     for seed in 0..4 * effort() as u64 {
         let seed = HashSeed::new(seed);

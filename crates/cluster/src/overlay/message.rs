@@ -140,8 +140,7 @@ pub enum Message {
     /// From a leader: the receiver owns these ids and has to recover them. Repeated until it
     /// completes the failover by an edit.
     GrantFailover(FailoverGrant),
-    /// From a leader: asks whether all replicas of this former incarnation of the node are still
-    /// there.
+    /// From a leader: asks whether the node still has all replicas of this former incarnation.
     QueryReplica {
         /// The creator of the ids.
         creator: Creator,

@@ -93,8 +93,8 @@ impl Dictionary {
         self.refused = 0;
         self.free.clear();
         for code in (1..self.placements.len()).filter(|code| !is_used[*code]) {
-            // A code that was free before is not in the map, or its placement has another code
-            // there.
+            // A code that was free before is not in the map, or the map has another code for its
+            // placement.
             let placement = self.placements[code];
             if self.codes.get(&placement) == Some(&(code as u16)) {
                 self.codes.remove(&placement);

@@ -32,8 +32,8 @@ pub struct TakenRow {
 /// Rows of words. The caller knows which rows are taken.
 #[derive(Debug, Default)]
 pub struct Rows {
-    /// A row's position is the number of its segment times [`SEGMENT_WORDS`], plus its offset
-    /// there.
+    /// A row's position is its offset in its segment, plus the number of that segment times
+    /// [`SEGMENT_WORDS`].
     segments: Vec<Box<[u32]>>,
     /// Words of the last segment that were handed out.
     filled: usize,

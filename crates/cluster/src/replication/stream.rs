@@ -80,7 +80,7 @@ impl ReplicationStream {
         self.queue.len()
     }
 
-    /// Whether 1/N of the room for `window` entries, or of that for their bytes, is used up.
+    /// Whether 1/N of the capacity for `window` entries, or of that for their bytes, is used up.
     pub fn is_filled(&self, parts: usize, window: usize) -> bool {
         self.queue.len() >= window / parts || self.bytes >= QUEUE_BYTES_MAX / parts
     }
