@@ -6,12 +6,12 @@ HOST ?= 127.0.0.1
 AS_ROOT := $(if $(filter 0,$(shell id -u)),-u root)
 
 .PHONY: help run docs test setup fmt clippy unit examples doc tidy loom shuttle miri tsan clients \
-	namespaces cluster-test differential soak simulation mutants hostile fuzz rtl-test rtl-lint \
-	rtl-full rtl-synth rtl-wave
+	namespaces cluster-test differential soak simulation mutants hostile fuzz fuzz-short rtl-test \
+	rtl-lint rtl-full rtl-synth rtl-wave deny sbom arm64
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
-	@sed -nE 's/^#?([a-z-]+): *## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^#?([a-z0-9-]+): *## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 run:             ## build the server and start it on 127.0.0.1:11211
 	@scripts/setup run
@@ -33,8 +33,8 @@ setup:           ## install what `make test` needs
 	@scripts/setup test
 
 fmt clippy unit examples doc tidy loom shuttle miri tsan clients namespaces cluster-test \
-differential soak simulation mutants hostile fuzz rtl-test rtl-lint rtl-full rtl-synth \
-rtl-wave:
+differential soak simulation mutants hostile fuzz fuzz-short rtl-test rtl-lint rtl-full rtl-synth \
+rtl-wave deny sbom arm64:
 	@scripts/setup $@
 	@scripts/test $@
 
@@ -43,6 +43,9 @@ rtl-wave:
 #clippy:         ## lints only
 #unit:           ## unit, property and conformance tests only
 #examples:       ## the library's examples only
+#deny:           ## licences, versions, sources and known vulnerabilities of the libraries
+#sbom:           ## what the binary is built from, as CycloneDX, to target/sbom
+#arm64:          ## tests of the engines and protocols on 64-bit Arm, emulated (ARGS="-p CRATE")
 #doc:            ## documentation, warnings denied
 #tidy:           ## the rules of this project only
 #loom:           ## exhaustive interleavings of small models
@@ -57,7 +60,8 @@ rtl-wave:
 #simulation:     ## seeds of a whole cluster with crashes (SEED=0 SEEDS=50000); goes on where it was
 #mutants:        ## planted defects, each of which the simulation must find
 #hostile:        ## clients that attack every port, ten times the short form (AMALGAM_EFFORT)
-#fuzz:           ## each fuzz target for a minute (SECONDS_EACH=60)
+#fuzz:           ## each fuzz target for an hour of CPU, in the background (SECONDS_EACH=3600)
+#fuzz-short:     ## each fuzz target from its corpus and for 20 s
 #rtl-test:       ## the hardware, simulated in lockstep with its reference, and the quick proofs
 #rtl-lint:       ## Verilator's, verible's and slang's opinion of the hardware
 #rtl-full:       ## rtl-test, rtl-lint, deeper proofs, benches, clients, line rates, synthesis
