@@ -16,6 +16,10 @@ pub trait Store: Send + Sync + Sized + 'static {
     /// The name in statistics and logs, which `--engine` takes if this is an [`Engine`].
     const NAME: &'static str;
 
+    /// Whether a set that finds no memory, or is too long, is to remove the item that it meant to
+    /// replace, as memcached does. False for a store whose refusals must leave the old value.
+    const FAILED_SETS_REMOVE: bool = true;
+
     /// One thread's access to the store.
     type Worker<'i>: Worker
     where
@@ -146,6 +150,12 @@ pub trait Sink {
     /// (Where an item was unlinked already nobody can tell.)
     fn dead(&mut self, position: usize, is_flushed: bool) -> ControlFlow<()> {
         let _ = is_flushed;
+        self.miss(position)
+    }
+
+    /// `position` could not be read, which only a store that stands for other machines says. To
+    /// whoever does not distinguish it, that is a miss.
+    fn unanswered(&mut self, position: usize) -> ControlFlow<()> {
         self.miss(position)
     }
 }

@@ -8,6 +8,9 @@ pub(crate) enum Fastest {
     Avx512,
     #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
     Avx2,
+    #[cfg(all(target_arch = "aarch64", not(miri), not(loom)))]
+    Neon,
+    #[cfg_attr(all(target_arch = "aarch64", not(miri), not(loom)), expect(dead_code))]
     Scalar,
 }
 
@@ -23,6 +26,10 @@ impl Fastest {
                 return Self::Avx2;
             }
         }
+        // NEON is part of the architecture.
+        #[cfg(all(target_arch = "aarch64", not(miri), not(loom)))]
+        return Self::Neon;
+        #[cfg(not(all(target_arch = "aarch64", not(miri), not(loom))))]
         Self::Scalar
     }
 }
@@ -34,6 +41,10 @@ pub(crate) struct Avx512;
 /// The implementation with AVX2.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 pub(crate) struct Avx2;
+
+/// The implementation with NEON.
+#[cfg(all(target_arch = "aarch64", not(miri), not(loom)))]
+pub(crate) struct Neon;
 
 /// The implementation without vector instructions, one word after the other: for Miri, loom and
 /// other processors.
@@ -51,6 +62,11 @@ macro_rules! each_way {
             #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
             $crate::simd::Fastest::Avx2 => {
                 type $name = $crate::simd::Avx2;
+                $action
+            }
+            #[cfg(all(target_arch = "aarch64", not(miri), not(loom)))]
+            $crate::simd::Fastest::Neon => {
+                type $name = $crate::simd::Neon;
                 $action
             }
             $crate::simd::Fastest::Scalar => {

@@ -311,7 +311,8 @@ impl Pool<'_> {
     }
 
     /// Ends the probation of items of the class, oldest first, until `target` items are unlinked or
-    /// no more than their share is on probation. Returns the number unlinked.
+    /// no more than their share is on probation, or [`PATIENCE_SLOTS`] were examined. Returns the
+    /// number unlinked.
     fn evict_new(&mut self, class: usize, target: usize, now: &Now, swap: &mut Swap<'_>) -> usize {
         let memory = self.memory;
         if memory.eviction == Eviction::Clock {
@@ -319,7 +320,11 @@ impl Pool<'_> {
         }
         let (items, share) = (memory.items_of(class), memory.ghosts.share());
         let mut evicted = 0;
-        while evicted < target {
+        // A list is far above its share after the share fell.
+        for _ in 0..PATIENCE_SLOTS {
+            if evicted >= target {
+                break;
+            }
             let due = memory.lock_probation(class).take_due(items, share);
             let Some(slot) = due else { break };
             let guard = self.pin();

@@ -107,6 +107,17 @@ fn take(bound: &AtomicU32) -> u32 {
     bound.swap(NONE, Ordering::Acquire)
 }
 
+/// Takes a bound if it is due. Another pass may have taken it since it was looked at and returned a
+/// later one, which stays.
+fn take_due(bound: &AtomicU32, now: &Now) -> bool {
+    let taken = take(bound);
+    let due = is_due(taken, now);
+    if !due && taken != NONE {
+        lower(bound, taken);
+    }
+    due
+}
+
 /// Lowers a bound to at most `expiry`. Returns whether it was higher.
 #[inline]
 fn lower(bound: &AtomicU32, expiry: u32) -> bool {
@@ -184,7 +195,7 @@ impl Memory {
         let from = map.cursor.load(Ordering::Relaxed);
         let due = (from..pages).chain(0..from.min(pages)).filter(|page| {
             let bound = &map.pages[*page as usize];
-            is_due(bound.load(Ordering::Relaxed), now) && is_due(take(bound), now)
+            is_due(bound.load(Ordering::Relaxed), now) && take_due(bound, now)
         });
         let due: Vec<u32> = due.take(PAGES_PER_STEP).collect();
         // Any value would do: the cursor is for fairness.
@@ -330,7 +341,7 @@ mod loom_models {
                 };
                 let [page, group] = &*bounds;
                 let now = Now::at(20);
-                if is_due(page.load(Ordering::Relaxed), &now) && take(page) != NONE {
+                if is_due(page.load(Ordering::Relaxed), &now) && take_due(page, &now) {
                     epochs.heavy_fence();
                     if is_due(group.load(Ordering::Relaxed), &now) && take(group) != NONE {
                         epochs.heavy_fence();

@@ -316,7 +316,16 @@ pub(crate) fn prefetch(address: *const u8) {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        std::arch::asm!(
+            "prfm pldl1keep, [{address}]",
+            address = in(reg) address,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    #[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
     let _ = address;
 }
 
@@ -332,6 +341,15 @@ pub(crate) fn prefetch_for_write(address: *const u8) {
             options(nostack, preserves_flags, readonly),
         );
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: a prefetch never faults.
+    unsafe {
+        std::arch::asm!(
+            "prfm pstl1keep, [{address}]",
+            address = in(reg) address,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    #[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), miri))]
     let _ = address;
 }

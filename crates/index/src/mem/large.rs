@@ -28,8 +28,9 @@ struct State {
     free: BTreeMap<u64, u64>,
     /// Runs in use: start to length.
     used: HashMap<u64, u64>,
-    /// Bytes of the runs in use.
+    /// Bytes of the runs in use, and of those among them that were not retired.
     held_bytes: u64,
+    live_bytes: u64,
     /// Counts by length, as [`Large::size_class`] rounds it.
     sizes: BTreeMap<u64, Counts>,
     /// Runs that were not retired: start to number.
@@ -62,6 +63,7 @@ impl Large {
             free: BTreeMap::from([(start, bytes / STEP * STEP)]),
             used: HashMap::new(),
             held_bytes: 0,
+            live_bytes: 0,
             sizes: BTreeMap::new(),
             live: HashMap::new(),
             expiries: BTreeSet::new(),
@@ -90,6 +92,7 @@ impl Large {
         }
         state.used.insert(start, bytes);
         state.held_bytes += bytes;
+        state.live_bytes += bytes;
         let number = state.next_number;
         state.next_number += 1;
         state.live.insert(start, number);
@@ -125,6 +128,12 @@ impl Large {
         self.lock().held_bytes
     }
 
+    /// Bytes of the runs that were not retired, and of the retired ones that were not given back.
+    pub(super) fn live_and_waiting_bytes(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.live_bytes, state.held_bytes - state.live_bytes)
+    }
+
     /// The length of the run at `start` in bytes; 0 if there is none.
     pub(super) fn length(&self, start: u64) -> usize {
         self.lock().used.get(&start).map_or(0, |bytes| *bytes as usize)
@@ -142,6 +151,7 @@ impl Large {
             && was_live
         {
             counts.items -= 1;
+            state.live_bytes -= bytes.unwrap_or(0);
         }
     }
 

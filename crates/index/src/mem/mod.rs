@@ -116,7 +116,7 @@ const MAX_PAGE_BYTES: usize = 2 << 20;
 const MIN_PAGE_BYTES: usize = 64 << 10;
 /// The number of pages that a limit is divided into, until pages reach their largest size.
 const PAGES_PER_LIMIT: usize = 1024;
-/// An item of more than 1/LARGE_DIVISOR of a page is large.
+/// An item of which a page holds fewer than this many is large.
 const LARGE_DIVISOR: usize = 4;
 /// Pages kept back for classes that have no page yet.
 const RESERVE_PAGES: usize = 2;
@@ -231,7 +231,7 @@ impl Memory {
         let page_count = limit * RAISE / page_bytes;
         let large_start = page_count * page_bytes;
         let large_bytes = limit.next_multiple_of(page_bytes) * LARGE_SPACE;
-        let classes = Classes::new(layout.step_bytes(), page_bytes / LARGE_DIVISOR);
+        let classes = Classes::new(layout.step_bytes(), page_bytes, LARGE_DIVISOR);
         let geometries = page::geometries(&classes, page_bytes, layout);
         let map_start = large_start + large_bytes;
         let map_bytes = ExpiryMap::arena_bytes(page_count, &geometries);
@@ -613,12 +613,13 @@ impl Memory {
         let links = self.items() * self.layout.link_bytes() as u64;
         let items = self.sum(|counters| &counters.bytes) + links;
         let grace = self.sum(|counters| &counters.waiting_bytes);
+        let (large, large_waiting) = self.large.live_and_waiting_bytes();
         MemoryLosses {
             headers: self.items() * size_of::<u64>() as u64 + links,
-            rounding: (used + self.large.held_bytes()).saturating_sub(items),
+            rounding: (used + large).saturating_sub(items),
             page_tails: (pages * self.page_bytes() as u64).saturating_sub(all),
             grace,
-            free_slots: all.saturating_sub(used + grace),
+            free_slots: all.saturating_sub(used + grace.saturating_sub(large_waiting)),
         }
     }
 

@@ -17,7 +17,7 @@
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::SlotLayout;
-use super::class::Classes;
+use super::class::{Classes, LINE_BYTES};
 
 /// The state of a page; the diagram at the head of the module shows the transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,9 +91,6 @@ impl Page {
         self.free.fetch_sub(slots as i32, Ordering::SeqCst);
     }
 }
-
-/// Bytes of a cache line.
-pub(super) const LINE_BYTES: usize = 64;
 
 /// The division of a class's pages into slots.
 #[derive(Clone, Copy, Debug)]
@@ -183,7 +180,7 @@ mod tests {
         for layout in [SlotLayout::Plain, SlotLayout::Linked, SlotLayout::Chained] {
             let link = layout.link_bytes();
             for page_bytes in if cfg!(miri) { vec![1 << 16] } else { vec![1 << 16, 2 << 20] } {
-                let classes = Classes::new(layout.step_bytes(), page_bytes / 4);
+                let classes = Classes::new(layout.step_bytes(), page_bytes, 4);
                 for geometry in geometries(&classes, page_bytes, layout).iter() {
                     let end = geometry.header_of(geometry.slots - 1)
                         + u64::from(geometry.slot_bytes)
@@ -191,6 +188,7 @@ mod tests {
                     assert!(end <= page_bytes as u64, "{geometry:?}");
                     let waste = page_bytes as u64 - end;
                     assert!(waste < u64::from(geometry.slot_bytes) + 2 * 64, "{geometry:?}");
+                    assert!(waste * 50 < page_bytes as u64, "a fiftieth is lost: {geometry:?}");
                     assert!(geometry.first_header >= geometry.words * 8 + link as u32);
                     assert!(layout != SlotLayout::Linked || geometry.first_header % 16 == 0);
                     let first = geometry.first_header

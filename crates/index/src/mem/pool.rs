@@ -11,12 +11,13 @@ use std::sync::atomic::Ordering;
 use amalgam_op::{ItemView, ItemWrite, Now, Op};
 
 use super::cas::CasIds;
+use super::class::LINE_BYTES;
 use super::counters::{Counters, add, subtract};
 use super::epoch::Guard;
 use super::header::{Header, ItemLayout};
 use super::item::NewItem;
 use super::large::Large;
-use super::page::{LINE_BYTES, PageState};
+use super::page::PageState;
 use super::retired::{Bag, Retired};
 use super::{Item, ItemRef, Memory, prefetch_for_write};
 
@@ -86,7 +87,7 @@ struct Current {
     /// The next bitmap word to claim slots from.
     next_word: u32,
     /// The number of slots that may be taken before [`Pool::make_room`] is called to evict for
-    /// them; [`NO_TRADE`] or a little less while the class does not trade.
+    /// them; [`NO_TRADE`] while the class does not trade.
     credit: u32,
     /// Slots claimed from the bitmap word before `next_word` and not taken yet, as bits.
     claimed: u64,
@@ -247,7 +248,7 @@ impl<'m> Pool<'m> {
             None if self.current[class].claimed == 0 => return None,
             None => self.take_claimed(class),
         };
-        self.current[class].credit = credit - 1;
+        self.current[class].credit = credit - u32::from(credit != NO_TRADE);
         Some(Slot { reference, layout })
     }
 
@@ -512,7 +513,7 @@ impl<'m> Pool<'m> {
         let credit = self.current[class].credit;
         let slot = if credit == 0 { None } else { self.take_free_slot(class) };
         if slot.is_some() {
-            self.current[class].credit = credit - 1;
+            self.current[class].credit = credit - u32::from(credit != NO_TRADE);
         }
         slot.or_else(|| self.take_aside(class)).ok_or(Shortage(Need::Class(class)))
     }

@@ -34,7 +34,8 @@ const LEAST_SHARE: u32 = 32;
 /// The largest share: the hand passes most items before their probation ends. Some probations must
 /// end, as returns are seen there alone.
 const MOST_SHARE: u32 = 768;
-/// Items per set of ghosts: half a byte for each item.
+/// Items per set of ghosts: half a byte for each item at least, and two at most until a shrunken
+/// store has fewer sets.
 const ITEMS_PER_SET: u64 = 16;
 /// The smallest number of sets.
 const LEAST_SETS: usize = 64;
@@ -60,7 +61,11 @@ impl Probation {
     /// Lists a slot whose item was evicted, if there is memory for the list.
     pub(super) fn push(&mut self, slot: ItemRef, memory: &Memory) {
         if self.slots.len() == self.slots.capacity() {
-            if !memory.try_charge(LIST_GROWTH * size_of::<ItemRef>()) {
+            let bytes = LIST_GROWTH * size_of::<ItemRef>();
+            // Pages take the last of the memory, so that a free one may have to go for the list.
+            let is_charged = memory.try_charge(bytes)
+                || memory.discard_free_pages(bytes) >= bytes && memory.try_charge(bytes);
+            if !is_charged {
                 return;
             }
             self.slots.reserve_exact(LIST_GROWTH);
@@ -170,7 +175,14 @@ impl Ghosts {
     fn resize(&self, memory: &Memory) {
         let wanted = (memory.items() / ITEMS_PER_SET) as usize;
         let held = self.sets.read().ignore_poison().len();
-        if wanted <= held && held <= 4 * wanted.max(LEAST_SETS) {
+        let fits = |held: usize| wanted <= held && held <= 4 * wanted.max(LEAST_SETS);
+        if fits(held) {
+            return;
+        }
+        // Held from the charge on, so that each set is charged once.
+        let mut ghosts = self.sets.write().ignore_poison();
+        let held = ghosts.len();
+        if fits(held) {
             return;
         }
         let sets = (wanted + wanted / 4).max(LEAST_SETS);
@@ -180,13 +192,13 @@ impl Ghosts {
         if sets < held {
             memory.release_charge((held - sets) * 8);
         }
-        *self.sets.write().ignore_poison() = (0..sets).map(|_| AtomicU64::new(0)).collect();
+        *ghosts = (0..sets).map(|_| AtomicU64::new(0)).collect();
     }
 }
 
 /// A ghost's bits: never 0, which an empty way holds.
 fn ghost(hash: u64, victim: Victim) -> u64 {
-    (hash >> 20 & 0x7FF | 1) << 1 & 0xFFE | victim as u64
+    (hash >> 20 & 0x7FF).max(1) << 1 | victim as u64
 }
 
 fn set_of(sets: &[AtomicU64], hash: u64) -> Option<&AtomicU64> {

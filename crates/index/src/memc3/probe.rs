@@ -7,6 +7,8 @@
 
 use super::table::Bucket;
 use super::word::{Tag, Word};
+#[cfg(all(target_arch = "aarch64", not(miri), not(loom)))]
+use crate::simd::Neon;
 use crate::simd::Scalar;
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 use crate::simd::{Avx2, Avx512};
@@ -144,6 +146,70 @@ impl Probe for Avx2 {
     }
 }
 
+/// Each `uzp2` keeps the lanes with odd numbers of two registers, so that after two of them only
+/// the tags are left: the highest of a word's four lanes.
+#[cfg(all(target_arch = "aarch64", not(miri), not(loom)))]
+impl Probe for Neon {
+    const SHIFT: u32 = 2;
+
+    #[inline]
+    fn matches<const SLOTS: usize>(first: &Bucket<SLOTS>, second: &Bucket<SLOTS>, tag: Tag) -> u64 {
+        let answer: u64;
+        // SAFETY: reads the two buckets only, of 64 bytes or, for SLOTS = 4, of 32. All processors
+        // of this architecture have the instructions.
+        unsafe {
+            if SLOTS == 8 {
+                std::arch::asm!(
+                    "ldp {a:q}, {b:q}, [{first}]",
+                    "ldp {c:q}, {d:q}, [{first}, #32]",
+                    "uzp2 {a:v}.8h, {a:v}.8h, {b:v}.8h",
+                    "uzp2 {c:v}.8h, {c:v}.8h, {d:v}.8h",
+                    "uzp2 {a:v}.8h, {a:v}.8h, {c:v}.8h",
+                    "ldp {b:q}, {c:q}, [{second}]",
+                    "ldp {d:q}, {wanted:q}, [{second}, #32]",
+                    "uzp2 {b:v}.8h, {b:v}.8h, {c:v}.8h",
+                    "uzp2 {d:v}.8h, {d:v}.8h, {wanted:v}.8h",
+                    "uzp2 {b:v}.8h, {b:v}.8h, {d:v}.8h",
+                    "dup {wanted:v}.8h, {tag:w}",
+                    "cmeq {a:v}.8h, {a:v}.8h, {wanted:v}.8h",
+                    "cmeq {b:v}.8h, {b:v}.8h, {wanted:v}.8h",
+                    // A byte a slot, then half a byte.
+                    "uzp1 {a:v}.16b, {a:v}.16b, {b:v}.16b",
+                    "shrn {a:v}.8b, {a:v}.8h, #4",
+                    "fmov {answer}, {a:d}",
+                    tag = in(reg) u32::from(tag.0),
+                    first = in(reg) first.as_ptr(),
+                    second = in(reg) second.as_ptr(),
+                    answer = lateout(reg) answer,
+                    a = out(vreg) _, b = out(vreg) _, c = out(vreg) _, d = out(vreg) _,
+                    wanted = out(vreg) _,
+                    options(nostack, readonly, preserves_flags),
+                );
+            } else {
+                std::arch::asm!(
+                    "ldp {a:q}, {b:q}, [{first}]",
+                    "ldp {c:q}, {d:q}, [{second}]",
+                    "uzp2 {a:v}.8h, {a:v}.8h, {b:v}.8h",
+                    "uzp2 {c:v}.8h, {c:v}.8h, {d:v}.8h",
+                    "uzp2 {a:v}.8h, {a:v}.8h, {c:v}.8h",
+                    "dup {b:v}.8h, {tag:w}",
+                    "cmeq {a:v}.8h, {a:v}.8h, {b:v}.8h",
+                    "xtn {a:v}.8b, {a:v}.8h",
+                    "shrn {a:v}.8b, {a:v}.8h, #4",
+                    "fmov {answer:w}, {a:s}",
+                    tag = in(reg) u32::from(tag.0),
+                    first = in(reg) first.as_ptr(),
+                    second = in(reg) second.as_ptr(),
+                    answer = lateout(reg) answer,
+                    a = out(vreg) _, b = out(vreg) _, c = out(vreg) _, d = out(vreg) _,
+                    options(nostack, readonly, preserves_flags),
+                );
+            }
+        }
+        answer
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -193,6 +259,8 @@ mod tests {
                     assert_eq!(slots::<Avx512, SLOTS>(&first, &second, tag), expected);
                 }
             }
+            #[cfg(all(target_arch = "aarch64", not(miri)))]
+            assert_eq!(slots::<Neon, SLOTS>(&first, &second, tag), expected);
             for slot in 0..2 * SLOTS {
                 let line = if slot < SLOTS { &first } else { &second };
                 let word = Word(line.0[slot % SLOTS].load(Ordering::Relaxed));

@@ -7,6 +7,8 @@
 //! candidates: a reader of one loads its locator again and compares the item's key.
 
 use super::layout::{Bucket, KEYS, LOCATORS, Line, Pattern};
+#[cfg(all(target_arch = "aarch64", not(miri), not(loom)))]
+use crate::simd::Neon;
 use crate::simd::Scalar;
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 use crate::simd::{Avx2, Avx512};
@@ -163,6 +165,74 @@ impl Compare for Avx2 {
     }
 }
 
+/// The comparison of four slots; `$shift` are the instructions between load and comparison.
+#[cfg(all(target_arch = "aarch64", not(miri), not(loom)))]
+macro_rules! compare_four {
+    ($start:expr, $wanted:expr, $($shift:literal),*) => {{
+        let answer: u64;
+        std::arch::asm!(
+            "ldp {low:q}, {high:q}, [{start}]",
+            $($shift,)*
+            "dup {wide:v}.2d, {wanted}",
+            "cmeq {low:v}.2d, {low:v}.2d, {wide:v}.2d",
+            "cmeq {high:v}.2d, {high:v}.2d, {wide:v}.2d",
+            "uzp1 {low:v}.4s, {low:v}.4s, {high:v}.4s",
+            "xtn {low:v}.4h, {low:v}.4s",
+            "fmov {answer}, {low:d}",
+            wanted = in(reg) $wanted,
+            start = in(reg) $start,
+            low = out(vreg) _,
+            high = out(vreg) _,
+            wide = out(vreg) _,
+            answer = lateout(reg) answer,
+            options(nostack, readonly, preserves_flags),
+        );
+        answer
+    }};
+}
+
+/// This version compares four slots at a time.
+#[cfg(all(target_arch = "aarch64", not(miri), not(loom)))]
+impl Neon {
+    /// A bit for each slot, of the 16 bits that `four` returns for each of four slots.
+    #[inline]
+    fn by_fours<const SLOTS: usize>(line: &Line<SLOTS>, four: impl Fn(*const u8) -> u64) -> u32 {
+        /// The first bit of the first lane, the second of the second, and so on.
+        const BITS: u64 = 0x0008_0004_0002_0001;
+        let mut answers = 0;
+        for (place, words) in line.chunks_exact(4).enumerate() {
+            let bits = four(words.as_ptr().cast()) & BITS;
+            // The highest lane is the sum of all.
+            let sum = bits.wrapping_mul(0x0001_0001_0001_0001) >> 48;
+            answers |= (sum as u32) << (4 * place);
+        }
+        answers
+    }
+}
+
+#[cfg(all(target_arch = "aarch64", not(miri), not(loom)))]
+impl Compare for Neon {
+    #[inline]
+    fn equal<const SLOTS: usize>(line: &Line<SLOTS>, stripe: u64) -> u32 {
+        // SAFETY: reads four words of the line. All processors of this architecture have the
+        // instructions.
+        Self::by_fours(line, |start| unsafe { compare_four!(start, stripe,) })
+    }
+
+    #[inline]
+    fn tagged<const SLOTS: usize>(line: &Line<SLOTS>, tag: u64) -> u32 {
+        // SAFETY: as above. The number is `TAG_SHIFT`.
+        Self::by_fours(line, |start| unsafe {
+            compare_four!(
+                start,
+                tag,
+                "ushr {low:v}.2d, {low:v}.2d, #48",
+                "ushr {high:v}.2d, {high:v}.2d, #48"
+            )
+        })
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -190,6 +260,8 @@ mod tests {
                 assert_eq!(expected[0] >> slot & 1 == 1, found == word);
                 assert_eq!(expected[1] >> slot & 1 == 1, found >> TAG_SHIFT == tag);
             }
+            #[cfg(all(target_arch = "aarch64", not(miri)))]
+            assert_eq!([Neon::equal(&line, word), Neon::tagged(&line, tag)], expected);
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             {
                 if is_x86_feature_detected!("avx2") {
