@@ -28,6 +28,11 @@ pub enum Outcome {
     TooLarge,
     /// No memory: the index refuses new items, or nothing could be evicted in bounded time.
     OutOfMemory,
+    /// The machine that holds the item could not be asked: nothing was read or changed.
+    Unavailable,
+    /// The machine that holds the item was asked and did not answer in time: the operation may have
+    /// been executed, and will not be from now on.
+    Unknown,
 }
 
 /// An item as a store left it.

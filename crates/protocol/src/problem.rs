@@ -81,6 +81,10 @@ problems! {
     UNENDED_CREDENTIALS INVALID "CLIENT_ERROR bad command line termination";
     /// Credentials that are not a user and a password.
     BAD_CREDENTIALS INVALID "CLIENT_ERROR bad authentication token format";
+    /// The machine that holds the item could not be asked.
+    UNAVAILABLE TEMPORARY_FAILURE "SERVER_ERROR the key's owner is unavailable; nothing was done";
+    /// The machine that holds the item was asked and did not answer in time.
+    OUTCOME_UNKNOWN INTERNAL "SERVER_ERROR unknown outcome: the key's owner did not answer in time";
     /// There is no memory for anything else.
     NO_MEMORY OUT_OF_MEMORY "SERVER_ERROR out of memory";
 }

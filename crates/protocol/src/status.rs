@@ -12,6 +12,7 @@ pub const AUTHENTICATION_GOES_ON: u16 = 0x21;
 pub const UNKNOWN_COMMAND: u16 = 0x81;
 pub const OUT_OF_MEMORY: u16 = 0x82;
 pub const INTERNAL: u16 = 0x84;
+pub const TEMPORARY_FAILURE: u16 = 0x86;
 
 /// The text that memcached sends with a status.
 pub fn text(status: u16) -> &'static str {
@@ -25,6 +26,7 @@ pub fn text(status: u16) -> &'static str {
         UNKNOWN_COMMAND => "Unknown command",
         OUT_OF_MEMORY => "Out of memory",
         INTERNAL => "Internal error",
+        TEMPORARY_FAILURE => "Temporary failure",
         _ => "Invalid arguments",
     }
 }

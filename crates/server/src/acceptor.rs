@@ -9,6 +9,7 @@ use amalgam_index::Store;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::auth::users::Users;
+use crate::connections::connection::Connection;
 use crate::net::registry::ConnectionInfo;
 use crate::net::sockets::{Listener, accept, local_name};
 use crate::net::transport::Transport;
@@ -141,7 +142,11 @@ impl<'s, S: Store> Acceptor<'s, S> {
                 Ok(None) => return,
                 Ok(Some((socket, peer))) if room == 0 => {
                     let limit = settings.max_connections;
-                    log::warn!(peer:?, limit; "rejected a connection: the limit is reached");
+                    let peer = peer_name(peer);
+                    log::warn!(
+                        peer = peer.as_str(), limit;
+                        "rejected a connection: the limit is reached"
+                    );
                     gate.rejected.fetch_add(1, Ordering::Relaxed);
                     let _ = rustix::io::write(&socket, b"ERROR Too many open connections\r\n");
                 }
@@ -170,14 +175,16 @@ impl<'s, S: Store> Acceptor<'s, S> {
         let worker = self.next_worker % state.reactors.len();
         self.next_worker = worker + 1;
         let (number, local) = (socket.as_raw_fd(), local_name(&socket, listener));
-        log::debug!(peer:?, number, worker; "accepted a connection");
+        log::debug!(peer = peer_name(peer).as_str(), number, worker; "accepted a connection");
         let info = ConnectionInfo::new(number, peer, local, state.clock.seconds());
         state.registry.insert(&info);
         let session = state.tls.as_ref().map(|tls| tls.session(listener.security)).transpose();
         match session {
             Ok(session) => {
                 let transport = Transport::new(socket, session.flatten());
-                state.reactors[worker].hand_over(transport, info);
+                let mut connection = Connection::new(transport, info);
+                connection.protocol_state.wire_protocol = listener.protocol;
+                state.reactors[worker].hand_over(connection);
             }
             Err(error) => {
                 // Never in plaintext.
@@ -199,7 +206,7 @@ impl<'s, S: Store> Acceptor<'s, S> {
 
     /// Gives the index the part of the memory limit that the buffers do not take.
     fn balance_memory(&mut self) {
-        let used = self.state.buffers.squeeze_bytes();
+        let used = self.state.buffers.reserved_bytes();
         if used.abs_diff(self.reported_bytes) >= MEMORY_STEP_BYTES {
             self.reported_bytes = used;
             self.state.set_memory_limit(self.state.memory_limit());
@@ -215,4 +222,9 @@ impl<'s, S: Store> Acceptor<'s, S> {
             crawler.is_requested.store(false, Ordering::Release);
         }
     }
+}
+
+/// A client's address for the log; a unix socket's client has none.
+fn peer_name(peer: Option<std::net::SocketAddr>) -> String {
+    peer.map_or_else(|| "unix".to_owned(), |peer| peer.to_string())
 }

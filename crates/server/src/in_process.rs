@@ -98,6 +98,7 @@ mod tests {
     use amalgam_index::mercury::Mercury;
 
     use super::*;
+    use crate::request::batch::KEPT_BYTES;
 
     /// What cannot be answered is not parsed again and again.
     #[test]
@@ -129,5 +130,56 @@ mod tests {
         let (consumed, protocol_state) = run(rest, usize::MAX, protocol_state);
         assert_eq!(consumed, 7 * REQUEST.len());
         assert!(!protocol_state.has_backlog());
+
+        // The same for the keys of one request.
+        let input = [b"get".as_slice(), &b" k".repeat(100), b"\r\n"].concat();
+        let mut answered = Vec::new();
+        let (mut consumed, mut protocol_state) = run(&input, 2500, protocol_state);
+        while protocol_state.has_backlog() {
+            assert_eq!(consumed, 0);
+            answered.push(protocol_state.skip_keys);
+            (consumed, protocol_state) = run(&input, usize::MAX, protocol_state);
+        }
+        assert_eq!((answered, consumed), (vec![3, 9, 21, 45, 93], input.len()));
+    }
+
+    /// Requests of a few bytes take many times as much while they are executed, each time in
+    /// another stage.
+    #[test]
+    fn memory_that_requests_took_is_given_back() {
+        let configuration = Configuration { workers: 1, ..Configuration::default() };
+        let server = InProcessServer::<Mercury>::open(configuration).expect("it opens");
+        let mut worker = InProcessWorker::new(server.0.state());
+        for stage in 0..40 {
+            let input = [b"mn\r\nget k\r\n".repeat(stage), b"mn\r\n".repeat(10_000)].concat();
+            let mut slots = [RequestSlot::new(ProtocolState::default(), Output::default())];
+            slots[0].output_limit_bytes = usize::MAX;
+            worker.run(&[&input], &mut slots);
+            assert_eq!(slots[0].consumed, input.len());
+        }
+        let kept = worker.batch.kept_bytes();
+        assert!(kept > 0 && kept <= KEPT_BYTES, "{kept} bytes are kept");
+    }
+
+    /// The value of a store that was refused is no request, although the refusal fills the output.
+    #[test]
+    fn a_refused_value_is_never_executed() {
+        let configuration = Configuration { workers: 1, ..Configuration::default() };
+        let server = InProcessServer::<Mercury>::open(configuration).expect("it opens");
+        let mut worker = InProcessWorker::new(server.0.state());
+        let head = [b"set ".as_slice(), &[b'k'; 251], b" 0 0 11\r\n"].concat();
+        let value = b"flush_all\r\n\r\n";
+        // All of the value is here, or a part of it.
+        for here in [value.len(), 4] {
+            let input = [b"version\r\n".as_slice(), &head, &value[..here]].concat();
+            let mut slots = [RequestSlot::new(ProtocolState::default(), Output::default())];
+            slots[0].output_limit_bytes = 40;
+            worker.run(&[&input], &mut slots);
+            let [slot] = slots;
+            assert_eq!(slot.consumed, input.len(), "the rest of the input is not parsed again");
+            let mut slots = [RequestSlot::new(slot.protocol_state, Output::default())];
+            worker.run(&[&value[here..]], &mut slots);
+            assert!(!slots[0].output.bytes.starts_with(b"OK"), "flush_all was not executed");
+        }
     }
 }

@@ -8,7 +8,8 @@
 //!
 //! Modules depend only on those above them in this list, in each folder as between folders:
 //! `settings`, `compat`, `uri`; `net`, `auth`, `metrics`; `watch`; `connections`; `state`;
-//! `report`; `request`; `worker`, `admin`, `acceptor`; `server`.
+//! `report`; `request`; `worker`, `admin`, `acceptor`; `server`. `fuzzing`, in builds of tests and
+//! fuzz targets only, has doors to what is otherwise reached through sockets and files.
 //!
 //! Invariants:
 //! 1. On the path of a request, threads share the store, counters and the buffer budget; a worker
@@ -26,6 +27,8 @@ mod auth;
 mod compat;
 mod connections;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod in_process;
 mod metrics;
 mod net;

@@ -54,7 +54,12 @@ fn open_warm<E: Engine>(
         Ok(Some(saved)) => {
             let prepared = saved.prepare::<E>(configuration.clone());
             // A table of the size that the file states may not fit; a small one grows.
-            let index = E::open(&prepared).or_else(|_| E::open(configuration))?;
+            let index = E::open(&prepared).or_else(|error| {
+                log::warn!(error:%; "the table of the saved items does not fit; it starts small");
+                // CAS ids go on where they were, or one that a client holds would be reused.
+                let tuning = configuration.tuning.clone();
+                E::open(&Configuration { tuning, ..prepared })
+            })?;
             match saved.load(&index, clock, threads) {
                 Ok(report) => {
                     let file = path.display();

@@ -26,11 +26,13 @@ pub struct ListenAddress {
     pub address: SocketAddr,
     /// How connections to it are secured.
     pub security: Security,
+    /// The wire protocol of its connections; None for that of the server.
+    pub protocol: Option<WireProtocol>,
 }
 
 impl From<SocketAddr> for ListenAddress {
     fn from(address: SocketAddr) -> Self {
-        Self { address, security: Security::default() }
+        Self { address, security: Security::default(), protocol: None }
     }
 }
 
@@ -80,10 +82,12 @@ pub struct Settings {
     /// Seconds without progress after which a connection with unsent answers is closed; 0 for
     /// never.
     pub send_timeout_seconds: u32,
-    /// The wire protocol of all connections.
+    /// The wire protocol of connections whose listener has none of its own.
     pub protocol: WireProtocol,
-    /// A file of `user:password` lines; None if clients need not authenticate. Requires that
-    /// `protocol` is not negotiated, because each protocol authenticates in its own way.
+    /// The mark (`SO_MARK`) of the sockets that listen, for filters of packets; None for none.
+    pub socket_mark: Option<u32>,
+    /// A file of `user:password` lines; None if clients need not authenticate. Requires that no
+    /// protocol is negotiated, because each authenticates in its own way.
     pub users_file: Option<PathBuf>,
     /// Whether items get CAS ids.
     pub hands_out_cas: bool,
@@ -133,6 +137,7 @@ impl Default for Settings {
             idle_timeout_seconds: 0,
             send_timeout_seconds: 60,
             protocol: WireProtocol::Negotiated,
+            socket_mark: None,
             users_file: None,
             hands_out_cas: true,
             allows_shutdown: false,

@@ -41,6 +41,11 @@ use crate::yielding::Yielder;
 /// stay in the core's own cache between being written and being sent.
 const BATCH_BYTES: usize = 128 << 10;
 
+/// Bytes of connections' own buffers that are parsed in one batch, at most, apart from one request.
+/// What a batch keeps of its requests is many times what it keeps them of: a line of keys of one
+/// letter takes twelve times its length.
+const BATCH_OWN_BYTES: usize = 256 << 10;
+
 /// Output buffers kept for reuse, at most.
 const SPARE_BUFFERS: usize = 256;
 
@@ -90,6 +95,9 @@ pub struct Worker<'s, S: Store + 's> {
     /// The server's second at the last batch or tick.
     seconds: u32,
     last_tick_seconds: u32,
+    /// Bytes of the largest input of a batch so far.
+    #[cfg(test)]
+    most_batch_bytes: usize,
 }
 
 impl<'s, S: Store> Worker<'s, S> {
@@ -127,6 +135,8 @@ impl<'s, S: Store> Worker<'s, S> {
             output_limit_bytes: MAX_OUTPUT_BYTES,
             seconds,
             last_tick_seconds: seconds,
+            #[cfg(test)]
+            most_batch_bytes: 0,
         })
     }
 
@@ -136,35 +146,58 @@ impl<'s, S: Store> Worker<'s, S> {
     ///
     /// If waiting for events fails, which no client can cause.
     pub fn run(&mut self) -> io::Result<()> {
-        let reactors = &self.state.reactors;
-        let reactor = &reactors[self.number];
         let mut events = Vec::with_capacity(MAX_EVENTS);
         let mut has_more = false;
         let mut yielder = Yielder::default();
         while !self.state.is_stopping() {
-            reactor.wait(&mut events, if has_more { Duration::ZERO } else { MAX_WAIT })?;
-            let lap = self.stopwatch.start(self.counters());
-            let mut guard = reactor.lock();
-            self.serve(&mut guard, &events);
-            self.tick(&mut guard);
-            has_more = !guard.ready.is_empty();
-            drop(guard);
-            if let Some(lap) = lap {
-                lap.end(self.counters(), &self.state.latencies[self.number]);
-            }
-            if let Some(mut guard) = self.stealer.steal(reactors, &mut events) {
-                self.serve(&mut guard, &events);
-                if !guard.ready.is_empty() {
-                    guard.reactor.wake();
-                }
-            }
-            self.index.quiesce();
-            if reactors.len() > 1 {
+            has_more = self.turn(&mut events, if has_more { Duration::ZERO } else { MAX_WAIT })?;
+            if self.state.reactors.len() > 1 {
                 yielder.iterate();
             }
         }
-        self.drain(&mut reactor.lock(), &mut events);
+        self.drain(&mut self.state.reactors[self.number].lock(), &mut events);
         Ok(())
+    }
+
+    /// One iteration of the loop: waits for events, up to `timeout`, and serves the connections
+    /// that are ready. Returns whether some can be served again at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Worker::run`].
+    pub fn turn(&mut self, events: &mut Vec<Event>, timeout: Duration) -> io::Result<bool> {
+        let reactors = &self.state.reactors;
+        let reactor = &reactors[self.number];
+        reactor.wait(events, timeout)?;
+        let lap = self.stopwatch.start(self.counters());
+        let mut guard = reactor.lock();
+        self.serve(&mut guard, events);
+        self.tick(&mut guard);
+        let has_more = !guard.ready.is_empty();
+        drop(guard);
+        if let Some(lap) = lap {
+            lap.end(self.counters(), &self.state.latencies[self.number]);
+        }
+        if let Some(mut guard) = self.stealer.steal(reactors, events) {
+            self.serve(&mut guard, events);
+            if !guard.ready.is_empty() {
+                guard.reactor.wake();
+            }
+        }
+        self.index.quiesce();
+        Ok(has_more)
+    }
+
+    /// Bytes of the largest input of a batch so far.
+    #[cfg(test)]
+    pub fn most_batch_bytes(&self) -> usize {
+        self.most_batch_bytes
+    }
+
+    /// Bytes that are kept for the next batch: output buffers, and stages.
+    #[cfg(any(test, fuzzing))]
+    pub fn spare_bytes(&self) -> usize {
+        self.spare_bytes + self.batch.kept_bytes()
     }
 
     fn counters(&self) -> &'s Counters {
@@ -173,6 +206,7 @@ impl<'s, S: Store> Worker<'s, S> {
 
     /// Handles events, and serves the connections that are ready.
     fn serve(&mut self, guard: &mut ReactorGuard<'_>, events: &[Event]) {
+        self.seconds = self.state.clock.seconds();
         for event in events {
             match event.data.u64() {
                 WAKE_EVENT => self.take_arrivals(guard),
@@ -188,10 +222,10 @@ impl<'s, S: Store> Worker<'s, S> {
     /// Takes over the connections that the main thread accepted for this reactor.
     fn take_arrivals(&mut self, guard: &mut ReactorGuard<'_>) {
         let reactor = guard.reactor;
-        for (transport, info) in reactor.take_arrivals() {
-            self.state.log.opened(&info);
-            self.state.buffers.recharge_session(0, transport.kept_bytes());
-            let id = guard.slab.insert(Box::new(Connection::new(transport, info)));
+        for connection in reactor.take_arrivals() {
+            self.state.log.opened(&connection.info);
+            self.state.buffers.recharge_session(0, connection.transport.kept_bytes());
+            let id = guard.slab.insert(Box::new(connection));
             self.counters().connections_opened.add(1);
             let Some(connection) = guard.slab.get_mut(id) else { continue };
             let data = EventData::new_u64(to_event_data(id));
@@ -238,19 +272,31 @@ impl<'s, S: Store> Worker<'s, S> {
         guard: &mut ReactorGuard<'_>,
         ready: &'r [ConnectionId],
     ) -> &'r [ConnectionId] {
-        let mut filled = 0;
-        let mut taken = 0;
-        let most = ready.len().min(MAX_EVENTS);
-        self.output_limit_bytes = self.state.buffers.output_allowance(most);
-        while taken < most && BATCH_BYTES - filled >= READ_BYTES + OWN_BUFFER_BYTES {
-            self.receive(guard, ready[taken], &mut filled);
-            taken += 1;
-        }
+        let taken = self.receive_some(guard, ready);
         if !self.slots.is_empty() {
             self.run_batch();
             self.finish_batch(guard);
         }
         &ready[taken..]
+    }
+
+    /// Receives from as many connections as fit into one batch, and returns how many these are.
+    fn receive_some(&mut self, guard: &mut ReactorGuard<'_>, ready: &[ConnectionId]) -> usize {
+        let (mut filled, mut own_bytes, mut taken) = (0, 0, 0);
+        let most = ready.len().min(MAX_EVENTS);
+        self.output_limit_bytes = self.state.buffers.output_allowance(most);
+        while taken < most
+            && BATCH_BYTES - filled >= READ_BYTES + OWN_BUFFER_BYTES
+            && own_bytes < BATCH_OWN_BYTES
+        {
+            let inputs = self.inputs.len();
+            self.receive(guard, ready[taken], &mut filled);
+            if let Some((_, Input::Own(bytes))) = self.inputs.get(inputs) {
+                own_bytes += bytes.len();
+            }
+            taken += 1;
+        }
+        taken
     }
 
     /// Receives once from a connection and, if there is something to parse, adds it to the batch.
@@ -273,7 +319,7 @@ impl<'s, S: Store> Worker<'s, S> {
         let received = connection.receive(&mut self.scratch, filled, &bounds, &mut bytes_read);
         counters.bytes_read.add(bytes_read);
         if bytes_read > 0 {
-            connection.info.note_received(self.seconds);
+            connection.info.note_received(bytes_read, self.seconds);
         }
         let is_starved = matches!(received, Received::Starved(_));
         match received {
@@ -326,6 +372,11 @@ impl<'s, S: Store> Worker<'s, S> {
         self.seconds = now.seconds;
         let (inputs, scratch) = (&self.inputs, &self.scratch);
         let inputs = inputs.iter().map(|(_, input)| input.bytes(scratch));
+        #[cfg(test)]
+        {
+            let bytes = inputs.clone().map(<[u8]>::len).sum();
+            self.most_batch_bytes = self.most_batch_bytes.max(bytes);
+        }
         let mut context = BatchContext {
             state: self.state,
             worker: self.number,
@@ -338,7 +389,7 @@ impl<'s, S: Store> Worker<'s, S> {
         self.batch.run(&mut context, inputs, &mut self.slots);
         self.state.clock.end_batch(self.number);
         if self.counts.read_buf_oom > 0 {
-            self.state.relieve_buffers(self.seconds);
+            self.state.relieve_buffers(true, self.seconds);
         }
         self.counters().publish(&mut self.counts);
     }
@@ -350,10 +401,6 @@ impl<'s, S: Store> Worker<'s, S> {
         for ((id, input), slot) in inputs.drain(..).zip(slots.drain(..)) {
             let Some(connection) = guard.slab.get_mut(id) else { continue };
             connection.input = input.rest(slot.consumed, &self.scratch);
-            connection.info.set_activity(match slot.protocol_state.wanted_bytes {
-                0 => ConnectionActivity::AwaitsRequest,
-                _ => ConnectionActivity::ReceivesValue,
-            });
             connection.protocol_state = slot.protocol_state;
             connection.output = slot.output;
             connection.is_closing |= slot.is_closing;
@@ -377,9 +424,9 @@ impl<'s, S: Store> Worker<'s, S> {
     /// Sends what can be sent. Returns whether the connection is open and everything was sent.
     fn send(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) -> bool {
         let Some(connection) = guard.slab.get_mut(id) else { return false };
-        let before = connection.output.len();
+        let before = connection.unsent_bytes();
         let result = connection.output.send(&mut connection.transport);
-        let sent = before - connection.output.len();
+        let sent = before - connection.unsent_bytes();
         self.counters().bytes_written.add(sent as u64);
         match result {
             Ok(true) => {
@@ -404,7 +451,7 @@ impl<'s, S: Store> Worker<'s, S> {
             Ok(false) => {
                 let was_stalled = std::mem::replace(&mut connection.is_stalled, true);
                 if sent > 0 || !was_stalled {
-                    connection.info.note_sent(self.seconds);
+                    connection.info.note_sent(sent as u64, self.seconds);
                 }
                 guard.stalled += usize::from(!was_stalled);
                 false
@@ -445,6 +492,11 @@ impl<'s, S: Store> Worker<'s, S> {
     /// if it can be served again.
     fn settle(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
         let Some(connection) = guard.slab.get_mut(id) else { return };
+        connection.info.set_activity(match connection.protocol_state.wanted_bytes {
+            _ if connection.has_unsent() => ConnectionActivity::SendsAnswer,
+            0 => ConnectionActivity::AwaitsRequest,
+            _ => ConnectionActivity::ReceivesValue,
+        });
         let bytes = connection.buffer_bytes();
         let held = bytes + connection.output.pinned_bytes();
         let has_grown = held > connection.held_bytes;
@@ -460,7 +512,7 @@ impl<'s, S: Store> Worker<'s, S> {
             guard.ready.push(id);
         }
         if has_grown {
-            self.state.relieve_buffers(self.seconds);
+            self.state.relieve_buffers(false, self.seconds);
         }
     }
 
@@ -470,7 +522,7 @@ impl<'s, S: Store> Worker<'s, S> {
         self.state.buffers.recharge(connection.charged_bytes, 0);
         self.state.buffers.recharge_session(connection.transport.kept_bytes(), 0);
         self.state.registry.remove(&connection.info);
-        if connection.info.is_condemned() {
+        if connection.info.is_being_closed() {
             connection.close_reason = CloseReason::BuffersFull;
             self.counters().buffers_full_kicks.add(1);
         }
@@ -504,7 +556,7 @@ impl<'s, S: Store> Worker<'s, S> {
         self.spare_bytes = self.spare.iter().map(Vec::capacity).sum();
         self.resume(guard, seconds);
         self.close_stalled(guard, seconds);
-        self.state.relieve_buffers(seconds);
+        self.state.relieve_buffers(false, seconds);
         let timeout = self.state.settings.idle_timeout_seconds;
         if timeout == 0 {
             return;

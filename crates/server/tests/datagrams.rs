@@ -98,7 +98,7 @@ fn an_answer_is_at_most_as_long_as_a_request_may_be() {
         socket.send(&frame(id, request.as_bytes())).unwrap();
         answer(&socket, id).len()
     };
-    let refusal = "SERVER_ERROR answer too long for UDP\r\n".len();
+    let refusal = "SERVER_ERROR answer too long for UDP, use TCP\r\n".len();
     assert!(length(1, "get k60000\r\n") > 60_000);
     assert_eq!(length(2, "get k1000000\r\n"), refusal);
     assert_eq!(length(3, "get k60000 k60000\r\n"), refusal);

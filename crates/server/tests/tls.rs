@@ -46,8 +46,10 @@ fn tls() -> TlsSettings {
 /// A server that listens on one address for each of these security settings.
 fn start(tls: TlsSettings, ways: &[Security]) -> Running {
     let address = SocketAddr::from(([127, 0, 0, 1], 0));
-    let listen =
-        ways.iter().map(|security| ListenAddress { address, security: *security }).collect();
+    let listen = ways
+        .iter()
+        .map(|security| ListenAddress { security: *security, ..address.into() })
+        .collect();
     Running::start(Settings { listen, tls: Some(tls), ..support::settings(2) })
 }
 

@@ -255,7 +255,12 @@ impl ServerSession {
         self.session.wants_write()
     }
 
-    /// Estimated memory of the session, in bytes.
+    /// Bytes that were taken to be sent and still wait in the session.
+    pub fn unsent_bytes(&self) -> usize {
+        self.session.unsent_bytes()
+    }
+
+    /// Estimated memory of the session, in bytes, without what waits to be sent.
     pub fn kept_bytes(&self) -> usize {
         IDLE_BYTES
     }

@@ -35,6 +35,8 @@ pub struct Session {
     pub connection: Connection,
     /// Whether ciphertext waits to be sent; cached because it is read at each request.
     wants_write: bool,
+    /// Plaintext bytes that were encrypted and whose ciphertext was not written yet, about.
+    unsent_bytes: usize,
 }
 
 /// A source that knows whether its last read took everything that had arrived.
@@ -57,7 +59,7 @@ impl Session {
     pub fn new(mut connection: Connection, send_bytes: Option<usize>) -> Self {
         connection.set_buffer_limit(send_bytes);
         let wants_write = connection.wants_write();
-        Self { connection, wants_write }
+        Self { connection, wants_write, unsent_bytes: 0 }
     }
 
     /// Reads ciphertext from `source` and passes at most `limit` bytes of plaintext to `take`, in
@@ -130,6 +132,7 @@ impl Session {
     pub fn encrypt(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let taken = self.connection.writer().write_vectored(pieces)?;
         self.wants_write = true;
+        self.unsent_bytes += taken;
         Ok(taken)
     }
 
@@ -141,7 +144,13 @@ impl Session {
     pub fn write_to(&mut self, target: &mut impl Write) -> io::Result<bool> {
         while self.wants_write {
             match self.connection.write_tls(target) {
-                Ok(_) => self.wants_write = self.connection.wants_write(),
+                Ok(written) => {
+                    self.wants_write = self.connection.wants_write();
+                    self.unsent_bytes = match self.wants_write {
+                        true => self.unsent_bytes.saturating_sub(written),
+                        false => 0,
+                    };
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -154,6 +163,12 @@ impl Session {
     #[inline]
     pub fn wants_write(&self) -> bool {
         self.wants_write
+    }
+
+    /// Plaintext bytes that were encrypted and whose ciphertext was not written yet; at most the
+    /// lengths of the records' heads and tags too few.
+    pub fn unsent_bytes(&self) -> usize {
+        self.unsent_bytes
     }
 
     /// Queues the close message, which says that no more data follows.

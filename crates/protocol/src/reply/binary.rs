@@ -130,6 +130,8 @@ impl BinaryReply<'_> {
                 };
                 self.packet(out, status::OUT_OF_MEMORY, 0, text);
             }
+            Outcome::Unavailable => self.problem(out, Problem::UNAVAILABLE),
+            Outcome::Unknown => self.problem(out, Problem::OUTCOME_UNKNOWN),
         }
     }
 

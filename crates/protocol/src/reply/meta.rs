@@ -98,9 +98,11 @@ impl MetaReply<'_> {
             Outcome::NotStored => b"NS",
             Outcome::Exists => b"EX",
             Outcome::TooLarge if self.kind == MetaKind::Set => b"NS",
-            Outcome::NotANumber | Outcome::TooLarge | Outcome::OutOfMemory => {
-                return append_line(out, self.problem(outcome).line);
-            }
+            Outcome::NotANumber
+            | Outcome::TooLarge
+            | Outcome::OutOfMemory
+            | Outcome::Unavailable
+            | Outcome::Unknown => return append_line(out, self.problem(outcome).line),
         };
         out.extend_from_slice(status);
         let (cas, value_bytes) = match outcome {
@@ -119,6 +121,8 @@ impl MetaReply<'_> {
     fn problem(&self, outcome: &Outcome) -> Problem {
         match (outcome, self.kind) {
             (Outcome::NotANumber, _) => Problem::NOT_A_NUMBER,
+            (Outcome::Unavailable, _) => Problem::UNAVAILABLE,
+            (Outcome::Unknown, _) => Problem::OUTCOME_UNKNOWN,
             (_, MetaKind::Set) => Problem::OUT_OF_MEMORY,
             (_, MetaKind::Arithmetic) => NO_MEMORY_CREATING,
             _ => Problem::OUT_OF_MEMORY_COUNTING,

@@ -111,6 +111,8 @@ impl TextReply {
                 Problem::OUT_OF_MEMORY_COUNTING.line
             }
             Outcome::OutOfMemory => Problem::OUT_OF_MEMORY.line,
+            Outcome::Unavailable => Problem::UNAVAILABLE.line,
+            Outcome::Unknown => Problem::OUTCOME_UNKNOWN.line,
         };
         self.line(out, line.as_bytes());
     }

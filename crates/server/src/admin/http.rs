@@ -110,8 +110,8 @@ fn is_fatal_or_late(error: &io::Error, deadline: Instant) -> bool {
     !is_wait || Instant::now() > deadline
 }
 
-/// Parses a head; None while it is incomplete.
-fn parse(head: &[u8]) -> Option<Result<Request, Response>> {
+/// Parses a head; None while it is incomplete. The inner error is the response to an invalid one.
+pub fn parse(head: &[u8]) -> Option<Result<Request, Response>> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
     match request.parse(head) {

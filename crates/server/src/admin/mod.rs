@@ -9,7 +9,7 @@
 //!    way to new ones while its request is not complete.
 
 mod history;
-mod http;
+pub mod http;
 mod metrics;
 mod snapshot;
 mod status;
@@ -27,6 +27,7 @@ use amalgam_index::Store;
 use amalgam_op::IgnorePoison;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
+use crate::net::sockets::has_no_ipv6;
 use crate::state::server_state::ServerState;
 use history::History;
 use http::{Request, Response};
@@ -113,7 +114,7 @@ impl Admin {
         };
         let listener = match TcpListener::bind(address) {
             // All addresses of both families, on a system that has one of them.
-            Err(_) if address.ip() == Ipv6Addr::UNSPECIFIED => {
+            Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && has_no_ipv6(&error) => {
                 TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port()))
             }
             result => result,

@@ -50,7 +50,7 @@ impl BufferBudget {
 
     /// Bytes by which connections lower the limit of the items: what they use, but at most the
     /// limit for buffers and as much again for TLS sessions.
-    pub fn squeeze_bytes(&self) -> usize {
+    pub fn reserved_bytes(&self) -> usize {
         let limit = self.limit_bytes();
         self.used_bytes().min(limit) + self.session_bytes.load(Ordering::Relaxed).min(limit)
     }
@@ -119,7 +119,7 @@ mod tests {
         let budget = BufferBudget::new(8 << 20);
         budget.recharge(0, 100 << 20);
         budget.recharge_session(0, 100 << 20);
-        assert_eq!(budget.squeeze_bytes(), 16 << 20);
+        assert_eq!(budget.reserved_bytes(), 16 << 20);
         assert_eq!(budget.total_bytes(), 200 << 20);
     }
 }

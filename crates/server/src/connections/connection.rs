@@ -210,7 +210,13 @@ impl Connection {
 
     /// Bytes of the buffers that the connection keeps while it waits.
     pub fn buffer_bytes(&self) -> usize {
-        self.input.capacity() + self.output.buffer_bytes()
+        self.input.capacity() + self.output.buffer_bytes() + self.transport.unsent_bytes()
+    }
+
+    /// Bytes of answers that no socket has taken yet, in plaintext or as ciphertext.
+    #[inline]
+    pub fn unsent_bytes(&self) -> usize {
+        self.output.len() + self.transport.unsent_bytes()
     }
 
     /// Whether a part of an answer has not been sent yet.

@@ -4,10 +4,13 @@ use amalgam_protocol::Protocol;
 
 use crate::auth::sasl::Exchange;
 use crate::connections::item_dump::ItemDump;
+use crate::settings::WireProtocol;
 
 /// The state of one connection's protocol between batches.
 #[derive(Clone, Debug, Default)]
 pub struct ProtocolState {
+    /// The protocol that the listener asks for; None for that of the server.
+    pub wire_protocol: Option<WireProtocol>,
     /// The wire protocol; None until the first byte has arrived.
     pub protocol: Option<Protocol>,
     /// Bytes still to arrive that are discarded: the value of a refused request.
@@ -23,7 +26,10 @@ pub struct ProtocolState {
     pub has_unparsed_input: bool,
     /// Bytes of the input to parse in the next batch at most, in whole requests; 0 if not bounded.
     /// Set where the output was full, as what cannot be answered would be parsed in vain.
-    pub parse_bytes: usize,
+    pub parse_bytes: u32,
+    /// Keys of the first request to look up in the next batch at most, for the same reason; 0 if
+    /// not bounded.
+    pub parse_keys: u32,
     /// A dump in progress: the requests behind it wait for its end.
     pub dump: Option<Box<ItemDump>>,
     /// Whether the client gave the name of a user and the right password.

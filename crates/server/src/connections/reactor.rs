@@ -18,7 +18,7 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use amalgam_op::IgnorePoison;
@@ -26,9 +26,8 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use crate::connections::connection::Connection;
 use crate::connections::slab::{ConnectionId, ConnectionSlab};
-use crate::net::registry::ConnectionInfo;
-use crate::net::transport::Transport;
 
 /// Events fetched by one system call, at most.
 pub const MAX_EVENTS: usize = 256;
@@ -49,7 +48,7 @@ pub struct Reactor {
     /// An eventfd that interrupts the wait for events.
     waker: OwnedFd,
     /// Accepted connections that the worker has not taken over yet.
-    arrivals: Mutex<Vec<(Transport, Arc<ConnectionInfo>)>>,
+    arrivals: Mutex<Vec<Connection>>,
     /// How often the reactor's own worker has waited for events; wraps.
     wait_count: AtomicU64,
     connections: Mutex<Connections>,
@@ -106,10 +105,8 @@ impl Reactor {
     }
 
     /// Hands an accepted connection to the reactor's worker, and wakes it.
-    pub fn hand_over(&self, transport: Transport, info: Arc<ConnectionInfo>) {
-        let mut arrivals = self.arrivals.lock().ignore_poison();
-        arrivals.push((transport, info));
-        drop(arrivals);
+    pub fn hand_over(&self, connection: Connection) {
+        self.arrivals.lock().ignore_poison().push(connection);
         self.wake();
     }
 
@@ -120,7 +117,7 @@ impl Reactor {
     }
 
     /// Takes the connections that were handed over, and clears the pending wake-up.
-    pub fn take_arrivals(&self) -> Vec<(Transport, Arc<ConnectionInfo>)> {
+    pub fn take_arrivals(&self) -> Vec<Connection> {
         let _ = rustix::io::read(&self.waker, &mut [0; 8]);
         std::mem::take(&mut *self.arrivals.lock().ignore_poison())
     }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use amalgam_op::IgnorePoison;
@@ -20,7 +20,28 @@ pub enum ConnectionActivity {
     ReceivesValue = 1,
     /// Is a watcher.
     Watches = 2,
+    /// Has to read what it was answered.
+    SendsAnswer = 3,
 }
+
+/// Which connections may be closed for the sake of the others' memory. Seconds are whole ones, so
+/// that those of [`PATIENCE_SECONDS`] have passed in full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closable {
+    /// Those that received and sent nothing for [`PATIENCE_SECONDS`].
+    Idle,
+    /// Those too that have held memory for as long and moved less than [`SLOW_BYTES_PER_SECOND`] in
+    /// that time.
+    Slow,
+    /// All that hold memory.
+    All,
+}
+
+/// See [`Closable`].
+const PATIENCE_SECONDS: u32 = 2;
+
+/// See [`Closable`].
+const SLOW_BYTES_PER_SECOND: u64 = 64 << 10;
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +75,14 @@ pub struct ConnectionInfo {
     held_bytes: AtomicUsize,
     /// The second since which it has always held some. No meaning while it holds none.
     held_since: AtomicU32,
+    /// Bytes received, and sent of answers that did not fit the socket at once; and how many they
+    /// were at `held_since`.
+    moved_bytes: AtomicU64,
+    moved_before: AtomicU64,
     /// The second at which a part of an answer was last sent, or became unsent.
     sent_seconds: AtomicU32,
     /// Bytes that it held when it was chosen to be closed; 0 if it was not.
-    condemned_bytes: AtomicUsize,
+    closing_bytes: AtomicUsize,
 }
 
 impl ConnectionInfo {
@@ -71,22 +96,36 @@ impl ConnectionInfo {
             activity: AtomicU8::new(0),
             held_bytes: AtomicUsize::new(0),
             held_since: AtomicU32::new(seconds),
+            moved_bytes: AtomicU64::new(0),
+            moved_before: AtomicU64::new(0),
             sent_seconds: AtomicU32::new(seconds),
-            condemned_bytes: AtomicUsize::new(0),
+            closing_bytes: AtomicUsize::new(0),
         })
     }
 
     /// Records how many bytes the connection holds. Requires: called by the one worker that serves
     /// the connection at the time.
     pub fn note_held(&self, bytes: usize, seconds: u32) {
-        if self.held_bytes.swap(bytes, Ordering::Relaxed) == 0 {
+        if self.held_bytes.load(Ordering::Relaxed) == 0 {
             self.held_since.store(seconds, Ordering::Relaxed);
+            self.moved_before.store(self.moved_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         }
+        // Release pairs with the acquire in `close_slowest`: who sees that the connection holds
+        // memory sees since when.
+        self.held_bytes.store(bytes, Ordering::Release);
     }
 
-    /// Records the second at which a part of an answer was sent, or became unsent.
-    pub fn note_sent(&self, seconds: u32) {
+    /// Records that this many bytes of an answer were sent, or with 0 that it became unsent.
+    /// Requires: as [`ConnectionInfo::note_held`].
+    pub fn note_sent(&self, bytes: u64, seconds: u32) {
         self.sent_seconds.store(seconds, Ordering::Relaxed);
+        self.count_moved(bytes);
+    }
+
+    fn count_moved(&self, bytes: u64) {
+        // No other thread writes it at the time.
+        let moved = self.moved_bytes.load(Ordering::Relaxed) + bytes;
+        self.moved_bytes.store(moved, Ordering::Relaxed);
     }
 
     /// The second at which a part of an answer was last sent, or became unsent.
@@ -95,31 +134,49 @@ impl ConnectionInfo {
     }
 
     /// Whether the connection was chosen to be closed.
-    pub fn is_condemned(&self) -> bool {
-        self.condemned_bytes.load(Ordering::Relaxed) > 0
+    pub fn is_being_closed(&self) -> bool {
+        self.closing_bytes.load(Ordering::Relaxed) > 0
     }
 
     /// Seconds since anything was received or sent.
-    fn still_seconds(&self, seconds: u32) -> u32 {
+    fn idle_seconds(&self, seconds: u32) -> u32 {
         seconds.saturating_sub(self.active_seconds().max(self.sent_seconds()))
     }
 
+    /// Whether the connection may be closed for the sake of the others' memory.
+    fn qualifies(&self, closable: Closable, seconds: u32) -> bool {
+        let held_seconds = seconds.saturating_sub(self.held_since.load(Ordering::Relaxed));
+        // The worker may count on between the two loads.
+        let before = self.moved_before.load(Ordering::Relaxed);
+        let moved = self.moved_bytes.load(Ordering::Relaxed).saturating_sub(before);
+        let is_idle = self.idle_seconds(seconds) > PATIENCE_SECONDS;
+        match closable {
+            Closable::Idle => is_idle,
+            Closable::Slow => {
+                let is_due = moved < SLOW_BYTES_PER_SECOND * u64::from(held_seconds);
+                is_idle || held_seconds > PATIENCE_SECONDS && is_due
+            }
+            Closable::All => true,
+        }
+    }
+
     /// The order in which connections are closed when the buffers are full, lowest first: see
-    /// [`ConnectionRegistry::condemn`].
-    fn place_in_line(&self, seconds: u32) -> (bool, Reverse<u32>, u32, Reverse<usize>) {
+    /// [`ConnectionRegistry::close_slowest`].
+    fn close_order(&self, seconds: u32) -> (bool, Reverse<u32>, u32, Reverse<usize>) {
         let activity = self.activity.load(Ordering::Relaxed);
         (
             activity == ConnectionActivity::ReceivesValue as u8,
-            Reverse(self.still_seconds(seconds)),
+            Reverse(self.idle_seconds(seconds)),
             self.held_since.load(Ordering::Relaxed),
             Reverse(self.held_bytes.load(Ordering::Relaxed)),
         )
     }
 
-    /// Records the second at which something was received.
-    pub fn note_received(&self, seconds: u32) {
+    /// Records that this many bytes were received. Requires: as [`ConnectionInfo::note_held`].
+    pub fn note_received(&self, bytes: u64, seconds: u32) {
         // Relaxed, as everywhere in this module: numbers for people, which order nothing.
         self.active_seconds.store(seconds, Ordering::Relaxed);
+        self.count_moved(bytes);
     }
 
     /// The second at which something was last received.
@@ -137,7 +194,8 @@ impl ConnectionInfo {
         match self.activity.load(Ordering::Relaxed) {
             0 => "conn_read",
             1 => "conn_nread",
-            _ => "conn_watch",
+            2 => "conn_watch",
+            _ => "conn_mwrite",
         }
     }
 
@@ -158,7 +216,7 @@ pub fn address_name(kind: &str, address: &SocketAddr) -> String {
 pub struct ConnectionRegistry {
     connections: Mutex<BTreeMap<i32, Arc<ConnectionInfo>>>,
     /// Bytes held by connections that were chosen to be closed and are not closed yet.
-    condemned_bytes: AtomicUsize,
+    closing_bytes: AtomicUsize,
 }
 
 impl ConnectionRegistry {
@@ -175,29 +233,28 @@ impl ConnectionRegistry {
     /// have been reused.
     pub fn remove(&self, info: &ConnectionInfo) {
         self.lock().remove(&info.number);
-        let condemned = info.condemned_bytes.load(Ordering::Relaxed);
-        self.condemned_bytes.fetch_sub(condemned, Ordering::Relaxed);
+        let closing = info.closing_bytes.load(Ordering::Relaxed);
+        self.closing_bytes.fetch_sub(closing, Ordering::Relaxed);
     }
 
     /// Bytes held by connections that were chosen to be closed and are not closed yet.
-    pub fn condemned_bytes(&self) -> usize {
-        self.condemned_bytes.load(Ordering::Relaxed)
+    pub fn closing_bytes(&self) -> usize {
+        self.closing_bytes.load(Ordering::Relaxed)
     }
 
-    /// Closes connections that hold at least `bytes` together, or all that qualify: those that
-    /// neither received nor sent anything for `still_seconds`. Connections that do not read their
-    /// answers go before those that are sending a value; among either, the one that has made no
-    /// progress for the longest goes first, then the one that has held memory for the longest.
-    /// Their own workers notice it, and free the memory. Returns how many were chosen. Locks the
-    /// registry while it looks at every connection.
-    pub fn condemn(&self, bytes: usize, still_seconds: u32, seconds: u32) -> usize {
+    /// Closes connections that hold at least `bytes` together, or all that are `closable`.
+    /// Connections that do not read their answers go before those that are sending a value; among
+    /// either, the one that has made no progress for the longest goes first, then the one that has
+    /// held memory for the longest. Their own workers notice it, and free the memory. Returns how
+    /// many were chosen. Locks the registry while it looks at every connection.
+    pub fn close_slowest(&self, bytes: usize, closable: Closable, seconds: u32) -> usize {
         let connections = self.lock();
-        let held = |info: &ConnectionInfo| info.held_bytes.load(Ordering::Relaxed);
+        let held = |info: &ConnectionInfo| info.held_bytes.load(Ordering::Acquire);
         let mut holders: Vec<_> = connections
             .values()
-            .filter(|info| held(info) > 0 && !info.is_condemned())
-            .filter(|info| info.still_seconds(seconds) >= still_seconds)
-            .map(|info| (info.place_in_line(seconds), info))
+            .filter(|info| held(info) > 0 && !info.is_being_closed())
+            .filter(|info| info.qualifies(closable, seconds))
+            .map(|info| (info.close_order(seconds), info))
             .collect();
         holders.sort_unstable_by_key(|(place, _)| *place);
         let (mut chosen, mut freed) = (0, 0);
@@ -206,8 +263,8 @@ impl ConnectionRegistry {
                 break;
             }
             let held = held(info).max(1);
-            info.condemned_bytes.store(held, Ordering::Relaxed);
-            self.condemned_bytes.fetch_add(held, Ordering::Relaxed);
+            info.closing_bytes.store(held, Ordering::Relaxed);
+            self.closing_bytes.fetch_add(held, Ordering::Relaxed);
             // Connections are removed from the registry before their socket is closed, and the
             // registry is locked, so the number is that of this connection's open socket.
             shut_down(info.number);
@@ -241,9 +298,20 @@ mod tests {
         let (sender, reads_slowly, stands_still) =
             (connection(1, 0), connection(2, 0), connection(3, 5));
         sender.set_activity(ConnectionActivity::ReceivesValue);
-        reads_slowly.note_sent(9);
+        reads_slowly.note_sent(1, 9);
         let mut line = [&sender, &reads_slowly, &stands_still];
-        line.sort_by_key(|info| info.place_in_line(10));
+        line.sort_by_key(|info| info.close_order(10));
         assert_eq!(line.map(|info| info.number), [3, 2, 1]);
+        // More than two seconds have passed for the last alone.
+        sender.note_received(200 << 10, 7);
+        let closable = |kind, seconds| {
+            [&sender, &reads_slowly, &stands_still].map(|info| info.qualifies(kind, seconds))
+        };
+        assert_eq!(closable(Closable::Idle, 8), [false, false, true]);
+        // 20 KiB a second are slow too.
+        assert_eq!(closable(Closable::Slow, 10), [true, true, true]);
+        sender.note_received(1 << 20, 10);
+        assert_eq!(closable(Closable::Slow, 10), [false, true, true]);
+        assert_eq!(closable(Closable::All, 10), [true; 3]);
     }
 }

@@ -16,7 +16,8 @@ use rustix::net::{
 
 use crate::net::output::Transmit;
 use crate::net::registry::address_name;
-use crate::settings::{ListenAddress, Settings};
+use crate::net::sys;
+use crate::settings::{ListenAddress, Settings, WireProtocol};
 
 /// The kind of a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct Listener {
     pub kind: ListenerKind,
     /// How its connections are secured.
     pub security: Security,
+    /// The wire protocol of its connections; None for that of the server.
+    pub protocol: Option<WireProtocol>,
     /// Its address, for logs.
     pub name: String,
     /// Its port; None for a unix socket.
@@ -56,19 +59,26 @@ pub fn open_listeners(settings: &Settings) -> io::Result<Vec<Listener>> {
     }
     let addresses: Vec<_> = settings.listen.iter().map(|listening| listening.address).collect();
     let mut listeners: Vec<Listener> = Vec::new();
-    for (position, ListenAddress { address, security }) in settings.listen.iter().enumerate() {
+    for (position, listening) in settings.listen.iter().enumerate() {
         // Where the system chooses the port, it is the same for both families.
-        let mut address = *address;
+        let mut address = listening.address;
         if address.port() == 0 && is_other_family(&addresses, position) {
-            address.set_port(listeners.iter().find_map(|listener| listener.port).unwrap_or(0));
+            let chosen =
+                addresses.iter().zip(&listeners).find(|(asked, _)| is_any_port_of_ipv4(asked));
+            address.set_port(chosen.and_then(|(_, listener)| listener.port).unwrap_or(0));
         }
-        match open_tcp(&address, *security, settings) {
+        match open_tcp(&ListenAddress { address, ..*listening }, settings) {
             Ok(listener) => listeners.push(listener),
             Err(error) if is_other_family(&addresses, position) && has_no_ipv6(&error) => {}
             Err(error) => return Err(explain(error, &format!("TCP {address}"))),
         }
     }
     Ok(listeners)
+}
+
+/// Whether an address is all of IPv4 with a port that the system chooses.
+fn is_any_port_of_ipv4(address: &SocketAddr) -> bool {
+    *address == SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))
 }
 
 /// Whether the address at `position` is "all addresses" of IPv6, next to that of IPv4 with the same
@@ -81,7 +91,7 @@ fn is_other_family(addresses: &[SocketAddr], position: usize) -> bool {
 }
 
 /// Whether a socket could not be opened because the system has no IPv6, or it is switched off.
-fn has_no_ipv6(error: &io::Error) -> bool {
+pub fn has_no_ipv6(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL].iter().any(|no| Some(no.raw_os_error()) == code)
 }
@@ -97,10 +107,13 @@ pub fn open_datagram_sockets(settings: &Settings) -> io::Result<Vec<(OwnedFd, So
         let is_other_family = is_other_family(&settings.listen_udp, position);
         let mut address = *address;
         if address.port() == 0 && is_other_family {
-            address.set_port(sockets.first().map_or(0, |(_, bound)| bound.port()));
+            let mut asked = settings.listen_udp.iter().zip(&sockets);
+            let chosen = asked.find(|(asked, _)| is_any_port_of_ipv4(asked));
+            address.set_port(chosen.map_or(0, |(_, (_, bound))| bound.port()));
         }
         match open_bound(&address, SocketType::DGRAM) {
             Ok(socket) => {
+                set_mark(&socket, settings);
                 let bound = SocketAddr::try_from(getsockname(&socket)?)?;
                 sockets.push((socket, bound));
             }
@@ -132,12 +145,23 @@ fn open_bound(address: &SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn open_tcp(address: &SocketAddr, security: Security, settings: &Settings) -> io::Result<Listener> {
-    let socket = open_bound(address, SocketType::STREAM)?;
+fn open_tcp(listening: &ListenAddress, settings: &Settings) -> io::Result<Listener> {
+    let ListenAddress { address, security, protocol } = *listening;
+    let socket = open_bound(&address, SocketType::STREAM)?;
+    set_mark(&socket, settings);
     listen(&socket, backlog(settings))?;
     let bound = SocketAddr::try_from(getsockname(&socket)?)?;
     let (name, port) = (bound.to_string(), Some(bound.port()));
-    Ok(Listener { socket, kind: ListenerKind::Tcp, security, name, port })
+    Ok(Listener { socket, kind: ListenerKind::Tcp, security, protocol, name, port })
+}
+
+/// Gives a socket the mark of the settings. As in memcached, the server runs without it where the
+/// system refuses it: it is for processes with `CAP_NET_ADMIN`.
+fn set_mark(socket: &OwnedFd, settings: &Settings) {
+    let Some(mark) = settings.socket_mark else { return };
+    if let Err(error) = sys::set_mark(socket.as_fd(), mark) {
+        log::warn!(mark, error:%; "the mark of a socket (-o sock_cookie_id) could not be set");
+    }
 }
 
 fn open_unix(path: &Path, settings: &Settings) -> io::Result<Listener> {
@@ -152,7 +176,7 @@ fn open_unix(path: &Path, settings: &Settings) -> io::Result<Listener> {
     listen(&socket, backlog(settings))?;
     let name = path.display().to_string();
     let (kind, security) = (ListenerKind::Unix, Security::Plain);
-    Ok(Listener { socket, kind, security, name, port: None })
+    Ok(Listener { socket, kind, security, protocol: None, name, port: None })
 }
 
 fn backlog(settings: &Settings) -> i32 {

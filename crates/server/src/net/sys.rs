@@ -26,6 +26,26 @@ pub fn shut_down(number: i32) {
     unsafe { libc::shutdown(number, libc::SHUT_RDWR) };
 }
 
+/// Sets the mark of a socket's packets, by which filters and routing can tell them apart.
+///
+/// # Errors
+///
+/// The system's, such as a lack of `CAP_NET_ADMIN`.
+pub fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
+    let length = size_of::<u32>() as libc::socklen_t;
+    // SAFETY: the value is a u32 that lives over the call, and `length` is its length.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MARK,
+            (&raw const mark).cast(),
+            length,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Receives up to [`DATAGRAMS`] datagrams, each into its part of `buffer`, which is divided into
 /// that many equal parts. Appends one entry for each datagram to `received`; None for a sender that
 /// is not an internet address. Does not wait.

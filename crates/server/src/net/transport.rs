@@ -69,7 +69,14 @@ impl Transport {
         self.session.as_ref().is_some_and(|session| session.wants_write())
     }
 
-    /// Bytes of memory that the TLS session keeps, roughly; 0 without one.
+    /// Bytes that were taken to be sent and wait as ciphertext; 0 without TLS.
+    #[inline]
+    pub fn unsent_bytes(&self) -> usize {
+        self.session.as_ref().map_or(0, |session| session.unsent_bytes())
+    }
+
+    /// Bytes of memory that the TLS session keeps, roughly, without what waits to be sent; 0
+    /// without a session.
     #[inline]
     pub fn kept_bytes(&self) -> usize {
         self.session.as_ref().map_or(0, |session| session.kept_bytes())

@@ -11,6 +11,7 @@
 //! 2. Serving a request copies and allocates nothing but what enters its connection's output.
 //! 3. A connection whose output passes its limit ([`BufferBudget::output_allowance`]) stalls: its
 //!    requests from there on stay in its input and are parsed again when the output is drained.
+//! 4. What a batch keeps for the next one is bounded, whatever the requests were.
 //!
 //! [`BufferBudget::output_allowance`]: crate::connections::budget::BufferBudget::output_allowance
 
@@ -30,10 +31,17 @@ pub struct Batch {
     stages: Vec<BatchStage<'static>>,
 }
 
-/// Stages whose memory is kept from one batch to the next.
-const STAGES_KEPT: usize = 64;
+/// Bytes of stages that are kept from one batch to the next, at most. No connection is charged for
+/// them.
+pub const KEPT_BYTES: usize = 4 << 20;
 
 impl Batch {
+    /// Bytes that are kept for the next batch.
+    #[cfg(any(test, fuzzing))]
+    pub fn kept_bytes(&self) -> usize {
+        self.stages.iter().map(BatchStage::bytes).sum()
+    }
+
     /// Executes the requests in `inputs`, one input for each slot.
     pub fn run<'i, 's, S: Store>(
         &mut self,
@@ -55,7 +63,13 @@ impl Batch {
         for slot in slots.iter_mut().filter(|slot| slot.protocol_state.dump.is_some()) {
             continue_dump(context, slot);
         }
-        stages.truncate(STAGES_KEPT);
+        let mut kept = 0;
+        let is_kept = |stage: &&BatchStage<'_>| {
+            kept += stage.bytes();
+            kept <= KEPT_BYTES
+        };
+        let kept_stages = stages.iter().take_while(is_kept).count();
+        stages.truncate(kept_stages);
         self.stages = stages.into_iter().map(BatchStage::recycle).collect();
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! No state is kept from one datagram to the next. Off by default: a small request with a forged
 //! sender address makes the server send a larger answer to a victim. An answer has at most
-//! [`MAX_ANSWER_BYTES`]; in place of a longer one the client is told to use TCP.
+//! [`MAX_ANSWER_BYTES`]; in place of a longer one a client of the text protocol is told to use TCP,
+//! and one of the binary protocol gets none. Requests beyond the bound on the output of a batch are
+//! dropped, as datagrams may be.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,9 +25,8 @@ const LONGEST_BYTES: usize = 64 << 10;
 /// The longest answer to a datagram in bytes: as long as a request may be.
 const MAX_ANSWER_BYTES: usize = LONGEST_BYTES;
 
-/// The answer in place of one that is longer than [`MAX_ANSWER_BYTES`]; to a request in the binary
-/// protocol there is none.
-const TOO_LONG: &[u8] = b"SERVER_ERROR answer too long for UDP\r\n";
+/// The answer in place of one that is longer than [`MAX_ANSWER_BYTES`].
+const TOO_LONG: &[u8] = b"SERVER_ERROR answer too long for UDP, use TCP\r\n";
 
 /// Datagrams sent by one system call.
 const SENT_AT_ONCE: usize = 64;
@@ -79,9 +80,10 @@ impl Datagrams {
     pub fn send(&mut self, slots: &mut Vec<RequestSlot>) -> u64 {
         for slot in slots.iter_mut() {
             let output = &mut slot.output.bytes;
-            if output.len() > MAX_ANSWER_BYTES || slot.is_stalled {
+            let is_too_long = output.len() > MAX_ANSWER_BYTES;
+            if is_too_long || slot.is_stalled {
                 output.clear();
-                if slot.protocol_state.protocol == Some(Protocol::Text) {
+                if is_too_long && slot.protocol_state.protocol == Some(Protocol::Text) {
                     output.extend_from_slice(TOO_LONG);
                 }
             }

@@ -124,6 +124,7 @@ fn stored<'s>(store: &amalgam_op::Store<'_>, outcome: &Outcome, now: &Now) -> St
         Outcome::NotFound => "not_found",
         Outcome::TooLarge => "too_large",
         Outcome::OutOfMemory => "no_memory",
+        Outcome::Unavailable | Outcome::Unknown => "unavailable",
         _ => "not_stored",
     };
     let command = match store.mode {

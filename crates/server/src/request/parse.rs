@@ -11,7 +11,9 @@ use crate::connections::protocol_state::ProtocolState;
 use crate::request::context::BatchContext;
 use crate::request::response_budget::ResponseBudget;
 use crate::request::slot::{PARSE_GROWTH, RequestSlot};
-use crate::request::stage::{BatchStage, Operation, ReadRequest, RequestSpan, WriteRequest};
+use crate::request::stage::{
+    BatchStage, LeftOut, Operation, ReadRequest, RequestSpan, WriteRequest,
+};
 use crate::settings::WireProtocol;
 
 /// The answer to a line of a text command that there is no memory to receive; the connection ends.
@@ -44,6 +46,7 @@ pub fn parse<'i, S: Store>(
         return;
     };
     let mut skip = std::mem::take(&mut slot.protocol_state.skip_keys);
+    let mut most_keys = std::mem::take(&mut slot.protocol_state.parse_keys) as usize;
     let limits = Limits {
         authentication: match (&context.state.users, slot.protocol_state.is_authenticated) {
             (None, _) => Authentication::NotOffered,
@@ -55,7 +58,7 @@ pub fn parse<'i, S: Store>(
     let mut requests_left = settings.requests_per_batch.unwrap_or(usize::MAX);
     let parse_end = match std::mem::take(&mut slot.protocol_state.parse_bytes) {
         0 => usize::MAX,
-        bytes => at + bytes,
+        bytes => at + bytes as usize,
     };
     let mut response_budget = ResponseBudget::new(settings);
     let mut stage = 0;
@@ -71,7 +74,7 @@ pub fn parse<'i, S: Store>(
         }
         if at >= parse_end {
             slot.protocol_state.has_unparsed_input = true;
-            slot.protocol_state.parse_bytes = PARSE_GROWTH * at;
+            slot.protocol_state.parse_bytes = (PARSE_GROWTH * at) as u32;
             break;
         }
         requests_left -= 1;
@@ -99,7 +102,8 @@ pub fn parse<'i, S: Store>(
                 break;
             }
         };
-        let span = RequestSpan { slot: number as u32, start: at as u32, end: (at + used) as u32 };
+        let mut span =
+            RequestSpan { slot: number as u32, start: at as u32, end: (at + used) as u32 };
         at += used;
         let is_read = matches!(step, Step::Request { request: Request::Read(_), .. });
         stage += usize::from(is_in_writes && is_read);
@@ -110,7 +114,12 @@ pub fn parse<'i, S: Store>(
         let stage = &mut stages[stage];
         let operation = match step {
             Step::Request { request: Request::Read(read), .. } => {
-                push_read(context, stage, read, span, std::mem::take(&mut skip));
+                if skip | most_keys == 0 {
+                    push_read(context, stage, read, span);
+                } else {
+                    let keys = (std::mem::take(&mut skip), std::mem::take(&mut most_keys));
+                    push_resumed_read(context, stage, read, span, keys);
+                }
                 continue;
             }
             Step::Request { request, .. } => {
@@ -121,6 +130,8 @@ pub fn parse<'i, S: Store>(
                 if refusal.closes {
                     at = input.len();
                 }
+                // The value is no request, wherever the next batch begins.
+                span.end = at.min(input.len()) as u32;
                 // A client that has not sent the value yet does not expect an answer.
                 let is_held = at > input.len() && slot.is_connection();
                 Operation::Refusal { refusal, is_held }
@@ -185,7 +196,7 @@ fn protocol_of(
 ) -> Option<Protocol> {
     if protocol_state.protocol.is_none() {
         let first = *input.first()?;
-        protocol_state.protocol = Some(match setting {
+        protocol_state.protocol = Some(match protocol_state.wire_protocol.unwrap_or(setting) {
             WireProtocol::Negotiated => Protocol::detect(first),
             WireProtocol::Text => Protocol::Text,
             WireProtocol::Binary => Protocol::Binary,
@@ -194,21 +205,38 @@ fn protocol_of(
     protocol_state.protocol
 }
 
-/// Appends a read and its keys, without the first `skip`, to the stage.
+/// Appends a read and its keys to the stage.
 #[inline]
 fn push_read<'i, S: Store>(
-    context: &BatchContext<'_, '_, S>,
+    context: &mut BatchContext<'_, '_, S>,
     stage: &mut BatchStage<'i>,
     read: Read<'i>,
     span: RequestSpan,
-    skip: usize,
 ) {
     let seed = context.state.index.seed();
-    for key in read.keys.skip(skip) {
+    for key in read.keys {
         stage.keys.push(Key::new(key, seed));
     }
     let keys_end = stage.keys.len() as u32;
-    stage.reads.push(ReadRequest { read, span, keys_end, skipped: skip as u32 });
+    stage.reads.push(ReadRequest { read, span, keys_end, left_out: LeftOut::default() });
+}
+
+/// As [`push_read`], without the first `skip` keys, and with at most `most` if that is not 0.
+#[cold]
+fn push_resumed_read<'i, S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    stage: &mut BatchStage<'i>,
+    read: Read<'i>,
+    span: RequestSpan,
+    (skip, most): (usize, usize),
+) {
+    let seed = context.state.index.seed();
+    let mut keys = read.keys.skip(skip);
+    let first = keys.by_ref().take(if most == 0 { usize::MAX } else { most });
+    stage.keys.extend(first.map(|key| Key::new(key, seed)));
+    let left_out = LeftOut::new(skip, keys.next().is_some());
+    let keys_end = stage.keys.len() as u32;
+    stage.reads.push(ReadRequest { read, span, keys_end, left_out });
 }
 
 /// What a request other than a read asks for; the bucket of its key is prefetched.

@@ -4,12 +4,12 @@ use std::ops::ControlFlow;
 
 use amalgam_index::{Found, Sink, Store, Worker};
 use amalgam_op::{Key, Now, Op, Outcome};
-use amalgam_protocol::Reply;
+use amalgam_protocol::{Problem, Reply};
 
 use crate::connections::budget::BATCH_OUTPUT_BYTES;
 use crate::request::context::BatchContext;
 use crate::request::observer::Observer;
-use crate::request::slot::RequestSlot;
+use crate::request::slot::{PARSE_GROWTH, RequestSlot};
 use crate::request::stage::{BatchStage, ReadRequest};
 use crate::watch::lines::ReadResult;
 
@@ -23,7 +23,7 @@ enum Stop {
     Not,
     /// The item must be changed to be answered.
     MustApply,
-    /// The connection's output is full.
+    /// The connection's output is full, or the rest of its request is left to a later batch.
     Full,
 }
 
@@ -43,6 +43,8 @@ struct ReadAnswers<'r, 'i> {
     expired: u64,
     flushed: u64,
     stop: Stop,
+    /// Whether a key of the current request could not be read. Its answer then ends in an error.
+    has_failed: bool,
 }
 
 impl ReadAnswers<'_, '_> {
@@ -52,10 +54,30 @@ impl ReadAnswers<'_, '_> {
         let request = &self.reads[self.current];
         let slot = &mut self.slots[request.span.slot as usize];
         if position + 1 == request.keys_end as usize {
+            if request.left_out.is_partial() | self.has_failed {
+                return self.end_seldom();
+            }
             request.read.reply.end(&mut slot.output.bytes);
             self.current += 1;
         }
         if slot.is_full() {
+            self.stop = Stop::Full;
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Ends the answer to a request of which further keys are left to a later batch, or one could
+    /// not be read.
+    #[cold]
+    fn end_seldom(&mut self) -> ControlFlow<()> {
+        let request = &self.reads[self.current];
+        let slot = &mut self.slots[request.span.slot as usize];
+        if !request.left_out.is_partial() {
+            end_failed(&request.read.reply, slot, &mut self.has_failed);
+            self.current += 1;
+        }
+        if request.left_out.is_partial() || slot.is_full() {
             self.stop = Stop::Full;
             return ControlFlow::Break(());
         }
@@ -71,15 +93,22 @@ impl ReadAnswers<'_, '_> {
     /// of its slot.
     fn stall(&mut self, position: usize) -> usize {
         let before = self.first_key(self.current);
-        let (span, start, answered) = if position == before {
+        if position == before {
             let span = self.reads[self.current - 1].span;
-            (span, span.end, 0)
-        } else {
-            let request = &self.reads[self.current];
-            let answered = request.skipped as usize + position - before;
-            (request.span, request.span.start, answered)
-        };
-        self.slots[span.slot as usize].stall(start as usize, answered);
+            self.slots[span.slot as usize].stall(span.end as usize, 0);
+            return span.slot as usize;
+        }
+        let request = &self.reads[self.current];
+        let (span, answered) = (request.span, position - before);
+        let slot = &mut self.slots[span.slot as usize];
+        if self.has_failed {
+            // The answer ends here: the next batch would not know that it lacks a key.
+            end_failed(&request.read.reply, slot, &mut self.has_failed);
+            slot.stall(span.end as usize, 0);
+            return span.slot as usize;
+        }
+        slot.stall(span.start as usize, request.left_out.answered() + answered);
+        slot.protocol_state.parse_keys = (PARSE_GROWTH * answered) as u32;
         span.slot as usize
     }
 
@@ -88,7 +117,7 @@ impl ReadAnswers<'_, '_> {
         for request in &self.reads[self.current..] {
             let slot = &mut self.slots[request.span.slot as usize];
             if !slot.is_stalled {
-                slot.stall(request.span.start as usize, request.skipped as usize);
+                slot.stall(request.span.start as usize, request.left_out.answered());
             }
         }
     }
@@ -149,6 +178,19 @@ impl Sink for ReadAnswers<'_, '_> {
         *(if is_flushed { &mut self.flushed } else { &mut self.expired }) += 1;
         self.missed(position, if is_flushed { ReadResult::Flushed } else { ReadResult::Expired })
     }
+
+    #[cold]
+    fn unanswered(&mut self, position: usize) -> ControlFlow<()> {
+        self.has_failed = true;
+        self.next(self.first + position)
+    }
+}
+
+/// Ends the answer to a read of which a key could not be read.
+#[cold]
+fn end_failed(reply: &Reply<'_>, slot: &mut RequestSlot, has_failed: &mut bool) {
+    reply.problem(&mut slot.output.bytes, Problem::UNAVAILABLE);
+    *has_failed = false;
 }
 
 /// Appends a found item to the output, pinned where it is large.
@@ -189,6 +231,7 @@ pub fn execute_reads<S: Store>(
         expired: 0,
         flushed: 0,
         stop: Stop::Not,
+        has_failed: false,
     };
     let mut position = 0;
     // Bytes of the outputs that are full: values that cannot be pinned may be large.
@@ -237,6 +280,7 @@ fn apply_read<S: Store>(
     let mut result = ReadResult::Found(0);
     match context.index.apply(&op, answers.now, &mut sink) {
         Outcome::Hit(_) => answers.hits += 1,
+        Outcome::Unavailable | Outcome::Unknown => answers.has_failed = true,
         outcome => {
             request.read.reply.outcome(&mut slot.output.bytes, &outcome, answers.now);
             answers.misses += 1;

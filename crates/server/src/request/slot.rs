@@ -5,8 +5,8 @@ use crate::connections::protocol_state::ProtocolState;
 use crate::net::output::Output;
 use crate::watch::events::Events;
 
-/// Where the output was full, the next batch parses this many times the bytes that could be
-/// answered; and if that was not enough to fill it again, the one after it this many times more.
+/// Where the output was full, the next batch parses this many times the bytes and keys that could
+/// be answered; and if that was not enough to fill it again, the one after it this many times more.
 pub const PARSE_GROWTH: usize = 2;
 
 /// A connection's or a datagram's part in one batch.
@@ -86,11 +86,14 @@ impl RequestSlot {
     /// of which `skip_keys` keys are answered already.
     pub fn stall(&mut self, start: usize, skip_keys: usize) {
         self.is_stalled = true;
+        // What is to be discarded lies behind the last request that was parsed.
+        if start != self.consumed {
+            self.protocol_state.discard_bytes = 0;
+        }
         self.consumed = start;
-        self.protocol_state.discard_bytes = 0;
         self.protocol_state.has_unparsed_input = true;
         self.protocol_state.skip_keys = skip_keys;
         self.protocol_state.wanted_bytes = 0;
-        self.protocol_state.parse_bytes = (PARSE_GROWTH * start).max(1);
+        self.protocol_state.parse_bytes = (PARSE_GROWTH * start).max(1) as u32;
     }
 }

@@ -22,8 +22,33 @@ pub struct ReadRequest<'t> {
     pub span: RequestSpan,
     /// The position in the stage's keys behind the request's last key.
     pub keys_end: u32,
-    /// Keys that were answered before the connection stalled, and are not in the stage.
-    pub skipped: u32,
+    /// What is not in the stage.
+    pub left_out: LeftOut,
+}
+
+/// Keys of a request that are not in its stage, in one word: how many were answered before the
+/// connection stalled, and whether further ones are left to a later batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LeftOut(u32);
+
+impl LeftOut {
+    const IS_PARTIAL: u32 = 1 << 31;
+
+    /// Of a request of which this many keys were answered.
+    pub fn new(answered: usize, is_partial: bool) -> Self {
+        Self(answered as u32 | if is_partial { Self::IS_PARTIAL } else { 0 })
+    }
+
+    /// The number of keys that were answered.
+    pub fn answered(self) -> usize {
+        (self.0 & !Self::IS_PARTIAL) as usize
+    }
+
+    /// Whether further keys are left to a later batch.
+    #[inline]
+    pub fn is_partial(self) -> bool {
+        self.0 >= Self::IS_PARTIAL
+    }
 }
 
 /// A request that is executed by itself: everything but plain reads.
@@ -85,6 +110,14 @@ fn recycle<T, U>(mut vector: Vec<T>) -> Vec<U> {
 }
 
 impl BatchStage<'_> {
+    /// Bytes of its memory.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.keys.capacity() * size_of::<Key<'_>>()
+            + self.reads.capacity() * size_of::<ReadRequest<'_>>()
+            + self.writes.capacity() * size_of::<WriteRequest<'_>>()
+    }
+
     /// An empty stage in the memory of this one.
     pub fn recycle<'u>(self) -> BatchStage<'u> {
         BatchStage {

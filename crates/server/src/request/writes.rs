@@ -78,8 +78,11 @@ fn lookup_before<S: Store>(context: &mut BatchContext<'_, '_, S>, key: &Key<'_>)
     }
 }
 
-/// Deletes a key without an answer.
+/// Deletes a key without an answer, where the store wants that after a set that failed.
 fn remove<S: Store>(context: &mut BatchContext<'_, '_, S>, key: Key<'_>) {
+    if !S::FAILED_SETS_REMOVE {
+        return;
+    }
     let op = Op { key, verb: Verb::Delete(Delete::default()) };
     context.index.apply(&op, &context.now, &mut NullSink);
 }
@@ -102,6 +105,11 @@ fn execute_each<S: Store>(
         let mut sink = SingleAnswer { reply: &each.reply, slot: &mut *slot, now: &context.now };
         let outcome = context.index.apply(&op, &context.now, &mut sink);
         context.sampler.record(&[op.key], context.now.seconds);
+        if let Outcome::Unavailable | Outcome::Unknown = outcome {
+            let is_known = outcome == Outcome::Unavailable;
+            let problem = if is_known { Problem::UNAVAILABLE } else { Problem::OUTCOME_UNKNOWN };
+            return each.reply.problem(&mut slot.output.bytes, problem);
+        }
         each.reply.outcome(&mut slot.output.bytes, &outcome, &context.now);
         count_operation(context.counts, &verb, &outcome);
         if let Some(observer) = &context.observer {

@@ -20,7 +20,7 @@ use crate::metrics::counters::AllCounters;
 use crate::metrics::hot_keys::HotKeys;
 use crate::metrics::latency::Latencies;
 use crate::metrics::prefixes::Prefixes;
-use crate::net::registry::ConnectionRegistry;
+use crate::net::registry::{Closable, ConnectionRegistry};
 use crate::net::sockets::ListenerInfo;
 use crate::settings::Settings;
 use crate::state::accept_gate::AcceptGate;
@@ -33,10 +33,6 @@ use crate::watch::log::WatchLog;
 
 /// The smallest budget for connection buffers.
 const MIN_BUFFER_BYTES: usize = 8 << 20;
-
-/// Seconds without a byte received or sent after which a connection may be closed for the sake of
-/// the others' buffers.
-const STILL_SECONDS: u32 = 2;
 
 /// What all threads of a server share: settings, index, budgets and counts.
 pub struct ServerState<S> {
@@ -295,31 +291,43 @@ impl<S: Store> ServerState<S> {
         self.memory_limit.store(bytes, Ordering::Relaxed);
         let for_buffers = bytes.min(self.settings.memory_bytes);
         self.buffers.set_limit(buffer_limit(for_buffers, &self.settings));
-        self.index.set_memory_limit(bytes.saturating_sub(self.buffers.squeeze_bytes()));
+        let for_items = bytes.saturating_sub(self.buffers.reserved_bytes());
+        // However small the memory and large the items: a cache of nothing serves nobody.
+        self.index.set_memory_limit(for_items.max(bytes / 2));
     }
 
     /// Bytes of connections' buffers and pinned values, without those of connections that are about
     /// to be closed.
     fn held_bytes(&self) -> usize {
         let used = self.buffers.used_bytes() + self.index.pinned_bytes();
-        used.saturating_sub(self.registry.condemned_bytes())
+        used.saturating_sub(self.registry.closing_bytes())
     }
 
-    /// Closes connections if the buffers lack memory: see [`ConnectionRegistry::condemn`]. Above
-    /// half of the limit only those qualify that made no progress for [`STILL_SECONDS`], and that
+    /// Closes connections if the buffers lack memory: see [`ConnectionRegistry::close_slowest`].
+    /// Any that holds some where the buffers exceed their limit, or values that wait to be sent
+    /// take half of the store; only slow ones where both together exceed the limit or a value was
+    /// just refused for lack of memory; only idle ones above half of the limit. All but the first
     /// is checked once a second. `seconds` is the current time.
-    pub fn relieve_buffers(&self, seconds: u32) {
+    pub fn relieve_buffers(&self, has_refused: bool, seconds: u32) {
         let (held, limit) = (self.held_bytes(), self.buffers.limit_bytes());
-        let chosen = if held > limit {
-            self.registry.condemn(held - limit / 8 * 7, 0, seconds)
-        } else if held > limit / 2 && self.relieved_at.swap(seconds, Ordering::Relaxed) != seconds {
-            self.registry.condemn(held - limit / 2, STILL_SECONDS, seconds)
-        } else {
-            return;
+        let closing = self.registry.closing_bytes();
+        let must_go = self.buffers.used_bytes() > limit.saturating_add(closing)
+            || self.index.pinned_bytes() > self.memory_limit() / 2 + closing;
+        let closable = match () {
+            () if must_go => Closable::All,
+            () if held <= limit / 2 => return,
+            () if self.relieved_at.swap(seconds, Ordering::Relaxed) == seconds => return,
+            () if has_refused || held > limit => Closable::Slow,
+            () => Closable::Idle,
         };
+        let aim = if closable == Closable::Idle { limit / 2 } else { limit / 8 * 7 };
+        // A value that was refused needs room even where the limit is not exceeded.
+        let bytes = held.saturating_sub(if has_refused { limit / 2 } else { aim }).max(1);
+        let chosen = self.registry.close_slowest(bytes, closable, seconds);
         if chosen > 0 {
-            log::warn!(connections = chosen, bytes = held, limit; "the buffers are full: closed \
-                the slowest connections");
+            log::warn!(connections = chosen, bytes = held, limit; "connections that made the least \
+                progress were closed, as clients hold much of the memory for buffers and values \
+                on their way; if these are sound clients, raise -m");
         }
     }
 }

@@ -102,7 +102,8 @@ impl std::fmt::Display for Report {
     }
 }
 
-fn checksum(bytes: &[u8]) -> u64 {
+/// The checksum of a part of the file.
+pub fn checksum(bytes: &[u8]) -> u64 {
     const SEED: HashSeed = HashSeed::new(VERSION as u64);
     SEED.hash(bytes)
 }
@@ -230,11 +231,16 @@ pub fn save<S: Store>(
     Ok(Report { items, skipped: 0, bytes, duration: start.elapsed() })
 }
 
-/// Renames a file so that the new name survives a loss of power.
+/// Renames a file so that the new name survives a loss of power, if the file system can promise it.
 fn rename_and_sync(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(from, to)?;
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    let synced = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+    if let Err(error) = synced {
+        let file = to.display();
+        log::warn!(file:%, error:%; "the file has its new name, which a loss of power may undo");
+    }
+    Ok(())
 }
 
 /// Gives a file that cannot be used another name, so that the next graceful stop does not overwrite

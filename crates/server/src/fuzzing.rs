@@ -1,0 +1,203 @@
+//! Doors for fuzz targets and tests to what programs reach only through sockets and files.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use amalgam_index::{Configuration, Engine, OpenError};
+use rustix::event::epoll::Event;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+pub use crate::admin::http::{Request, Response, is_local_host, parse as parse_http};
+pub use crate::auth::sasl::{Exchange, SaslStep, step as sasl_step};
+pub use crate::auth::users::Users;
+use crate::connections::connection::Connection;
+use crate::connections::reactor::MAX_EVENTS;
+use crate::net::registry::ConnectionInfo;
+use crate::net::transport::Transport;
+use crate::server::Server;
+use crate::settings::Settings;
+use crate::state::clock::Clock;
+pub use crate::state::warm_restart::checksum as saved_checksum;
+use crate::state::warm_restart::{SavedItems, save};
+use crate::worker::Worker;
+
+/// Turns of a worker after which connections that nobody uses must have come to rest.
+const TURNS_TO_REST: usize = 1_000;
+
+/// Bytes that a client's or the server's socket buffers, about: little, so that answers stall.
+const SOCKET_BYTES: usize = 4 << 10;
+
+/// Opens an index with the items of a memory file (`-e`), as a start does, and saves it again to
+/// the same path. Returns how many items the index has.
+///
+/// # Errors
+///
+/// If the file is refused.
+pub fn reload_items<E: Engine>(path: &Path, configuration: &Configuration) -> io::Result<u64> {
+    let clock = Clock::new(2);
+    let Some(saved) = SavedItems::find(path)? else { return Ok(0) };
+    let prepared = saved.prepare::<E>(configuration.clone());
+    let index = E::open(&prepared).or_else(|_| E::open(configuration));
+    let index = index.map_err(|error: OpenError| io::Error::other(error.to_string()))?;
+    let loaded = saved.load(&index, &clock, 1)?;
+    let saved = save(&index, &clock, configuration.memory_bytes, path)?;
+    assert!(saved.items <= loaded.items, "{saved:?} {loaded:?}");
+    Ok(saved.items)
+}
+
+/// A server with one worker on the calling thread, whose clients are socket pairs.
+pub struct Playground<E: Engine>(Server<E>);
+
+impl<E: Engine> Playground<E> {
+    /// Opens a server whose connections' buffers may take `buffer_bytes` together, however few.
+    pub fn open(settings: Settings, buffer_bytes: usize) -> Self {
+        let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()];
+        let settings = Settings { listen, threads: 1, ..settings };
+        let opened = Server::open(settings, Configuration::default());
+        let server = opened.unwrap_or_else(|error| panic!("it does not open: {error}"));
+        server.state().buffers.set_limit(buffer_bytes);
+        Self(server)
+    }
+
+    /// The clients of this server, none yet.
+    pub fn clients(&self) -> Clients<'_, E> {
+        let worker = Worker::new(self.0.state(), 0).expect("it starts");
+        Clients { server: &self.0, worker, events: Vec::with_capacity(MAX_EVENTS) }
+    }
+}
+
+/// The worker of a [`Playground`], with what its connections are charged.
+pub struct Clients<'p, E: Engine> {
+    server: &'p Server<E>,
+    worker: Worker<'p, E>,
+    events: Vec<Event>,
+}
+
+impl<E: Engine> Clients<'_, E> {
+    /// Opens a connection and returns the client's end, which does not block.
+    pub fn connect(&mut self) -> OwnedFd {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let (client, server) = pair.expect("a pair of sockets");
+        rustix::net::sockopt::set_socket_send_buffer_size(&server, SOCKET_BYTES).expect("it is");
+        let state = self.server.state();
+        let seconds = state.clock.seconds();
+        let info = ConnectionInfo::new(server.as_raw_fd(), None, String::new(), seconds);
+        state.registry.insert(&info);
+        let connection = Connection::new(Transport::new(server, None), info);
+        state.reactors[0].hand_over(connection);
+        client
+    }
+
+    /// One turn of the worker, after which everything is charged as it should be. Returns whether
+    /// the worker would go on at once.
+    pub fn turn(&mut self) -> bool {
+        let has_more = self.worker.turn(&mut self.events, Duration::ZERO).expect("it waits");
+        self.check(false);
+        has_more
+    }
+
+    /// Bytes that the connections are charged.
+    pub fn charged_bytes(&self) -> usize {
+        self.server.state().buffers.used_bytes()
+    }
+
+    /// Bytes that the worker keeps for itself to reuse.
+    pub fn spare_bytes(&self) -> usize {
+        self.worker.spare_bytes()
+    }
+
+    /// The number of open connections.
+    pub fn count(&self) -> usize {
+        self.server.state().reactors[0].lock().slab.len()
+    }
+
+    /// `is_resting`: no event is pending, not even the first of a new connection.
+    fn check(&self, is_resting: bool) {
+        let state = self.server.state();
+        let guard = state.reactors[0].lock();
+        let (mut charged, mut stalled) = (0, 0);
+        for connection in guard.slab.values() {
+            let (bytes, pinned) = (connection.buffer_bytes(), connection.output.pinned_bytes());
+            assert_eq!(connection.charged_bytes, bytes, "a connection's charge is its buffers");
+            assert_eq!(connection.held_bytes, bytes + pinned, "and what it holds is told");
+            charged += connection.charged_bytes;
+            stalled += usize::from(connection.is_stalled);
+            let is_served = connection.is_queued || !connection.is_readable;
+            let waits = connection.has_unsent() || connection.paused_until > 0;
+            assert!(
+                is_served || waits || !is_resting,
+                "a connection that can be read is forgotten"
+            );
+        }
+        assert_eq!(charged, state.buffers.used_bytes(), "the sum is that of the connections");
+        assert_eq!(stalled, guard.stalled, "stalled connections are counted");
+        let queued = guard.slab.values().filter(|connection| connection.is_queued).count();
+        let ready = guard.ready.iter().filter(|id| guard.slab.contains_key(**id)).count();
+        assert_eq!(queued, ready, "each that is queued is in the list once");
+    }
+
+    /// Takes turns until the worker would wait for events.
+    ///
+    /// # Panics
+    ///
+    /// If it goes on although nobody sends or receives anything.
+    pub fn rest(&mut self) {
+        let comes_to_rest = (0..TURNS_TO_REST).any(|_| !self.turn() && self.events.is_empty());
+        assert!(comes_to_rest, "the worker spins");
+        self.check(true);
+    }
+
+    /// Checks that nothing is left. Requires: the other ends of all connections are closed.
+    pub fn end(mut self) {
+        self.rest();
+        let state = self.server.state();
+        assert_eq!(self.count(), 0, "connections stay open");
+        assert_eq!(state.registry.count(), 0, "connections stay registered");
+        assert_eq!(state.buffers.total_bytes(), 0, "bytes stay charged");
+        assert_eq!(state.registry.closing_bytes(), 0, "bytes stay counted as closing");
+        assert_eq!(state.index.pinned_bytes(), 0, "items stay pinned");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use amalgam_index::mercury::Mercury;
+
+    use super::*;
+
+    /// On each of several connections a line of a megabyte waits for its end; the ends arrive
+    /// together.
+    #[test]
+    fn a_batch_parses_a_bounded_part_of_what_waits() {
+        const CONNECTIONS: usize = 8;
+        let playground = Playground::<Mercury>::open(Settings::default(), 64 << 20);
+        let mut clients = playground.clients();
+        let ends: Vec<OwnedFd> = (0..CONNECTIONS).map(|_| clients.connect()).collect();
+        let line = [b"get".to_vec(), b" k".repeat(500_000)].concat();
+        for end in &ends {
+            let mut rest = &line[..];
+            while !rest.is_empty() {
+                let sent = rustix::io::write(end, rest).unwrap_or(0);
+                rest = &rest[sent..];
+                clients.turn();
+            }
+        }
+        clients.rest();
+        assert!(clients.charged_bytes() > CONNECTIONS * line.len(), "all of it waits");
+        for end in &ends {
+            assert_eq!(rustix::io::write(end, b"\r\n"), Ok(2));
+        }
+        clients.rest();
+        let most = clients.worker.most_batch_bytes();
+        assert!(most < 2 * line.len(), "{most} bytes were parsed at once");
+        for end in &ends {
+            assert_eq!(rustix::io::read(end, &mut [0; 16]), Ok(5), "nothing was found");
+        }
+        drop(ends);
+        clients.end();
+    }
+}

@@ -1,0 +1,191 @@
+//! A store that cannot answer for some keys: clients see errors, never misses, and what was refused
+//! leaves the old value.
+
+mod support;
+
+use std::ops::ControlFlow;
+
+use amalgam_index::model::Model;
+use amalgam_index::{Cursor, Engine, Sink, Statistics, Store, Worker};
+use amalgam_op::{HashSeed, ItemView, Key, Now, Op, Outcome, Verb};
+use amalgam_server::Server;
+use support::{Running, settings};
+
+const REFUSED: &str = "SERVER_ERROR the key's owner is unavailable; nothing was done\r\n";
+const UNKNOWN: &str = "SERVER_ERROR unknown outcome: the key's owner did not answer in time\r\n";
+
+/// The model engine, as if some keys were on other machines: a key that begins with "down" cannot
+/// be asked for, a write of a key that begins with "slow" is not answered, and a value of "full"
+/// finds no memory.
+struct Remote(Model);
+
+struct RemoteWorker<'i>(<Model as Store>::Worker<'i>);
+
+impl Store for Remote {
+    const NAME: &'static str = "remote";
+    const FAILED_SETS_REMOVE: bool = false;
+    type Worker<'i> = RemoteWorker<'i>;
+
+    fn worker(&self) -> RemoteWorker<'_> {
+        RemoteWorker(self.0.worker())
+    }
+
+    fn seed(&self) -> &HashSeed {
+        self.0.seed()
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.0.statistics()
+    }
+
+    fn set_memory_limit(&self, bytes: usize) {
+        self.0.set_memory_limit(bytes);
+    }
+}
+
+impl Worker for RemoteWorker<'_> {
+    fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
+        for (position, key) in keys.iter().enumerate() {
+            let flow = if key.bytes().starts_with(b"down") {
+                sink.unanswered(position)
+            } else {
+                let mut one = At { position, sink, flow: ControlFlow::Continue(()) };
+                self.0.get_batch(&[*key], now, &mut one);
+                one.flow
+            };
+            if flow.is_break() {
+                return position + 1;
+            }
+        }
+        keys.len()
+    }
+
+    fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+        let is_full = matches!(op.verb, Verb::Store(store) if store.value == b"full");
+        match op.key.bytes() {
+            [b'd', b'o', b'w', b'n', ..] => Outcome::Unavailable,
+            [b's', b'l', b'o', b'w', ..] => Outcome::Unknown,
+            _ if is_full => Outcome::OutOfMemory,
+            _ => self.0.apply(op, now, sink),
+        }
+    }
+
+    fn prefetch(&self, key: &Key<'_>) {
+        self.0.prefetch(key);
+    }
+
+    fn scan(
+        &mut self,
+        from: Cursor,
+        budget: usize,
+        visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
+    ) -> Option<Cursor> {
+        self.0.scan(from, budget, visit)
+    }
+
+    fn quiesce(&mut self) {
+        self.0.quiesce();
+    }
+}
+
+/// Passes the answer to a batch of one on, under its position in a larger one.
+struct At<'s, S> {
+    position: usize,
+    sink: &'s mut S,
+    flow: ControlFlow<()>,
+}
+
+impl<S: Sink> Sink for At<'_, S> {
+    fn hit(&mut self, _: usize, found: &amalgam_index::Found<'_>) -> ControlFlow<()> {
+        self.flow = self.sink.hit(self.position, found);
+        self.flow
+    }
+
+    fn miss(&mut self, _: usize) -> ControlFlow<()> {
+        self.flow = self.sink.miss(self.position);
+        self.flow
+    }
+}
+
+fn start() -> Running {
+    let model = Model::open(&Default::default()).expect("it opens");
+    Running::of(Server::open_around(settings(1), Remote(model)).expect("it starts"))
+}
+
+#[test]
+fn what_cannot_be_read_is_an_error_and_no_miss() {
+    let server = start();
+    let mut client = server.connect();
+    client.talk("set a 0 0 1\r\nx\r\nset b 0 0 1\r\ny\r\n", "STORED\r\nSTORED\r\n");
+    let (a, b) = ("VALUE a 0 1\r\nx\r\n", "VALUE b 0 1\r\ny\r\n");
+    client.talk("get down\r\n", REFUSED);
+    client.talk("get a down b none\r\nget a\r\n", format!("{a}{b}{REFUSED}{a}END\r\n"));
+    client.talk("gets down\r\nget b a\r\n", format!("{REFUSED}{b}{a}END\r\n"));
+    client.talk("mg down v\r\nmg a v\r\nmg none v\r\n", format!("{REFUSED}VA 1\r\nx\r\nEN\r\n"));
+    // Also where a miss would be silent.
+    client.talk("mg down v q\r\nmn\r\n", format!("{REFUSED}MN\r\n"));
+    client.talk("gat 0 a down b\r\nget a\r\n", format!("{a}{REFUSED}{a}END\r\n"));
+    client.talk("mg down v T30\r\n", REFUSED);
+    // Quiet get of the binary protocol.
+    let mut client = server.connect();
+    let key = b"down";
+    let mut packet = vec![0x80, 0x09, 0, key.len() as u8, 0, 0, 0, 0, 0, 0, 0, key.len() as u8];
+    packet.extend_from_slice(&[0; 12]);
+    packet.extend_from_slice(key);
+    client.send(&packet);
+    let text = b"Temporary failure";
+    let mut answer = vec![0x81, 0x09, 0, 0, 0, 0, 0, 0x86, 0, 0, 0, text.len() as u8];
+    answer.extend_from_slice(&[0; 12]);
+    answer.extend_from_slice(text);
+    client.expect(&answer);
+}
+
+/// The output is full in the midst of a read of which a key has failed already: what follows is cut
+/// off, and the answer ends in the error all the same.
+#[test]
+fn an_answer_that_stalls_after_a_failed_key_ends_in_the_error() {
+    const VALUE_BYTES: usize = 12 << 10;
+    const KEYS: usize = 400;
+    let server = start();
+    let mut client = server.connect();
+    let value = "v".repeat(VALUE_BYTES);
+    client.talk(format!("set k 0 0 {VALUE_BYTES}\r\n{value}\r\n"), "STORED\r\n");
+    let keys = " k".repeat(KEYS);
+    client.send(format!("get k down{keys}\r\nget none\r\n"));
+    let found = format!("VALUE k 0 {VALUE_BYTES}\r\n{value}\r\n");
+    let mut values = 0;
+    let mut line = [0; 6];
+    loop {
+        std::io::Read::read_exact(&mut client.0, &mut line).expect("an answer");
+        if &line != b"VALUE " {
+            break;
+        }
+        client.expect(&found.as_bytes()[line.len()..]);
+        values += 1;
+    }
+    assert!((1..=KEYS).contains(&values), "{values} values");
+    assert_eq!(&line, &REFUSED.as_bytes()[..line.len()], "after {values} values");
+    client.expect(&REFUSED.as_bytes()[line.len()..]);
+    client.expect("END\r\n");
+}
+
+#[test]
+fn a_write_that_fails_says_how_and_leaves_the_old_value() {
+    let server = start();
+    let mut client = server.connect();
+    client.talk("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    client.talk("set a 0 0 4\r\nfull\r\n", "SERVER_ERROR out of memory storing object\r\n");
+    client.talk("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    let long = format!("set a 0 0 {}\r\n{}\r\n", 2 << 20, "v".repeat(2 << 20));
+    client.talk(long, "SERVER_ERROR object too large for cache\r\n");
+    client.talk("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
+    for write in
+        ["set down 0 0 1\r\nx\r\n", "incr down 1\r\n", "delete down\r\n", "ms down 1\r\nx\r\n"]
+    {
+        client.talk(write, REFUSED);
+    }
+    for write in ["set slow 0 0 1\r\nx\r\n", "incr slow 1\r\n", "delete slow\r\n", "md slow q\r\n"]
+    {
+        client.talk(write, UNKNOWN);
+    }
+}
