@@ -6,6 +6,8 @@
 //! 2. The cached owner of an id may be wrong; that costs a lookup and a retry.
 //! 3. Each try, the number of tries, and the operation as a whole are bounded in time: if every try
 //!    waited for a connection that is never made, the number of tries would bound nothing.
+//! 4. An operation that is given up ends as [`ChunkError::Unavailable`] only if every try of it was
+//!    refused or never sent, so that it was not executed; else as [`ChunkError::Unknown`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,8 +23,14 @@ const PAUSE_MS: u64 = 20;
 const UNREACHABLE_MS: u64 = 50;
 /// Tries of one operation at most.
 const TRIES_MAX: u32 = 1_000;
-/// Time after which an operation is not tried again; longer than failover takes.
+/// Time after which an operation is not tried again, unless [`Client::set_patience`] says
+/// otherwise; longer than failover takes.
 const PATIENCE_MS: u64 = 30_000;
+/// The same for an operation that owners refuse or whose owner is not found, if another was given
+/// up for that reason within [`TROUBLE_MS`]: that one has shown that waiting does not help. Only
+/// for clients whose patience was set.
+const TROUBLE_PATIENCE_MS: u64 = 20;
+const TROUBLE_MS: u64 = 1_000;
 /// Retries without a pause. A new owner that does not know of its ownership yet, as after a crash,
 /// would otherwise be asked again as fast as messages travel.
 const PROMPT_TRIES: u32 = 2;
@@ -62,8 +70,22 @@ struct PendingOperation {
     /// The only node that may create this operation's chunk: a second one might create a second
     /// chunk.
     creator: Option<Peer>,
-    /// Deadline of the operation.
+    /// Tries that were sent and not refused: any of them may be executed.
+    unrefused: u32,
+    /// When the operation began, and its deadline.
+    began_ms: u64,
     until_ms: u64,
+}
+
+impl PendingOperation {
+    /// How it ends if it is given up now.
+    fn end(&self) -> ChunkError {
+        let writes = match &self.action {
+            Action::Item { op, .. } => op.verb.writes(),
+            action => action.changes(),
+        };
+        if writes && self.unrefused > 0 { ChunkError::Unknown } else { ChunkError::Unavailable }
+    }
 }
 
 /// The operations of one client. It uses the [`Locator`] of its node, which callers pass in.
@@ -76,9 +98,13 @@ pub struct Client {
     pending: BTreeMap<u64, PendingOperation>,
     sessions: BTreeSet<Peer>,
     statistics: ClientStatistics,
+    /// Time after which an operation is given up.
+    patience_ms: u64,
+    /// Until when an operation in trouble is given up early.
+    trouble_until_ms: u64,
 }
 
-/// An operation's number and its result; [`ChunkError::Unavailable`] if the result is unknown.
+/// An operation's number and its result.
 pub type Completion = (u64, Result<Response, ChunkError>);
 
 /// A request and the owner to send it to.
@@ -94,7 +120,19 @@ impl Client {
             pending: BTreeMap::new(),
             sessions: BTreeSet::new(),
             statistics: ClientStatistics::default(),
+            patience_ms: PATIENCE_MS,
+            trouble_until_ms: 0,
         }
+    }
+
+    /// Sets the time after which later operations are given up, in milliseconds.
+    pub fn set_patience(&mut self, patience_ms: u64) {
+        self.patience_ms = patience_ms;
+    }
+
+    /// The deadline of the operation with this number; None if it has ended.
+    pub fn until_ms(&self, number: u64) -> Option<u64> {
+        self.pending.get(&number).map(|pending| pending.until_ms)
     }
 
     /// Makes another node create the chunks of later operations.
@@ -138,9 +176,16 @@ impl Client {
         let number = self.next_number;
         self.next_number += 1;
         let state = OperationState::Paused { until_ms: now_ms };
-        let until_ms = now_ms + PATIENCE_MS;
-        self.pending
-            .insert(number, PendingOperation { action, state, tries: 0, creator: None, until_ms });
+        let pending = PendingOperation {
+            action,
+            state,
+            tries: 0,
+            creator: None,
+            unrefused: 0,
+            began_ms: now_ms,
+            until_ms: now_ms + self.patience_ms,
+        };
+        self.pending.insert(number, pending);
         self.advance(number, None, locator, now_ms, commands, out);
         number
     }
@@ -168,6 +213,7 @@ impl Client {
             },
         };
         pending.tries += 1;
+        pending.unrefused += 1;
         pending.state = OperationState::Asked { to, since_ms: now_ms };
         let operation = Operation { number, epoch, action: pending.action.clone() };
         let mut operations = vec![operation];
@@ -189,15 +235,22 @@ impl Client {
         out: &mut Vec<OutgoingRequest>,
         completions: &mut Vec<Completion>,
     ) {
+        self.give_up_in_trouble(now_ms, completions);
         let is_due = |pending: &PendingOperation| match pending.state {
-            OperationState::Locating(_) => false,
-            OperationState::Asked { since_ms, .. } => now_ms >= since_ms + RETRY_MS,
+            OperationState::Locating(_) => now_ms >= pending.until_ms,
+            OperationState::Asked { since_ms, .. } => {
+                now_ms >= pending.until_ms.min(since_ms + RETRY_MS)
+            }
             OperationState::Paused { until_ms } => now_ms >= until_ms,
         };
         let due = self.pending.iter().filter(|(_, pending)| is_due(pending));
         for number in due.map(|(number, _)| *number).collect::<Vec<_>>() {
             let pending = &self.pending[&number];
             if pending.tries >= TRIES_MAX || now_ms >= pending.until_ms {
+                let is_asked = matches!(pending.state, OperationState::Asked { .. });
+                if !is_asked && self.patience_ms < PATIENCE_MS {
+                    self.trouble_until_ms = now_ms + TROUBLE_MS;
+                }
                 self.give_up(number, completions);
                 continue;
             }
@@ -251,10 +304,49 @@ impl Client {
         std::mem::take(&mut self.sessions).into_iter().map(close).collect()
     }
 
+    /// Gives up the operations of a node that makes no progress, as of now: requests that it has
+    /// may still be executed.
+    pub fn on_silent(&mut self, node: Peer, completions: &mut Vec<Completion>) {
+        let is_its = |pending: &PendingOperation| match pending.state {
+            OperationState::Asked { to, .. } => to == node,
+            _ => false,
+        };
+        let its = self.pending.iter().filter(|(_, pending)| is_its(pending));
+        for number in its.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.give_up(number, completions);
+        }
+    }
+
+    /// A request with these operations was not sent after all.
+    pub fn on_unsent(&mut self, request: &Request) {
+        for operation in &request.operations {
+            if let Some(pending) = self.pending.get_mut(&operation.number) {
+                pending.unrefused = pending.unrefused.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Gives up the operations that are refused, or whose owner is not found, for as long as
+    /// waiting has not helped others.
+    fn give_up_in_trouble(&mut self, now_ms: u64, completions: &mut Vec<Completion>) {
+        if now_ms >= self.trouble_until_ms {
+            return;
+        }
+        let is_late = |pending: &PendingOperation| {
+            let waits = !matches!(pending.state, OperationState::Asked { .. });
+            waits && now_ms >= pending.began_ms + TROUBLE_PATIENCE_MS
+        };
+        let late = self.pending.iter().filter(|(_, pending)| is_late(pending));
+        for number in late.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.trouble_until_ms = now_ms + TROUBLE_MS;
+            self.give_up(number, completions);
+        }
+    }
+
     fn give_up(&mut self, number: u64, completions: &mut Vec<Completion>) {
-        self.pending.remove(&number);
+        let Some(pending) = self.pending.remove(&number) else { return };
         self.statistics.given_up += 1;
-        completions.push((number, Err(ChunkError::Unavailable)));
+        completions.push((number, Err(pending.end())));
     }
 
     /// Handles a super peer's answer to a lookup, which may be another's.
@@ -313,6 +405,7 @@ impl Client {
                 // A session is opened along with an operation, which has its own answer.
                 Ok(Response::Session) => {}
                 Err(ChunkError::Moved(_) | ChunkError::Outdated | ChunkError::Restarted(_)) => {
+                    pending.unrefused = pending.unrefused.saturating_sub(1);
                     if let (Some(id), OperationState::Asked { .. }) =
                         (pending.action.id(), &pending.state)
                     {
@@ -326,9 +419,11 @@ impl Client {
                 }
                 Err(ChunkError::NoSession) => {
                     self.sessions.remove(&from);
+                    pending.unrefused = pending.unrefused.saturating_sub(1);
                     pending.state = OperationState::Paused { until_ms: now_ms };
                 }
                 Err(ChunkError::Retry | ChunkError::Busy | ChunkError::Unavailable) => {
+                    pending.unrefused = pending.unrefused.saturating_sub(1);
                     if matches!(pending.state, OperationState::Asked { .. }) {
                         pending.state = OperationState::Paused { until_ms: now_ms + PAUSE_MS };
                     }
@@ -371,8 +466,51 @@ mod tests {
                 let (to, done) = (&mut asked, &mut completions);
                 client.on_tick(&mut locator, now_ms, &mut commands, to, done);
             }
-            assert_eq!(completions, [(number, Err(ChunkError::Unavailable))]);
+            assert_eq!(completions, [(number, Err(ChunkError::Unknown))], "it was asked");
             assert!(asked.len() > 5 && client.pending() == 0);
+        }
+    }
+
+    /// Whoever is told that nothing was done may repeat the operation, so nobody is told that of
+    /// one that may have been executed.
+    #[test]
+    fn what_is_given_up_is_unknown_unless_every_try_was_refused() {
+        let home = Peer { node: NodeId::new(0).expect("a node"), incarnation: 1 };
+        let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
+        for (refused, expected) in
+            [(1, ChunkError::Unknown), (2, ChunkError::Unavailable), (0, ChunkError::Unknown)]
+        {
+            let mut client = Client::new(ClientId(1), home);
+            client.set_patience(RETRY_MS + 1);
+            let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
+            let action = Action::Create(Vec::new());
+            let number = client.submit(action, &mut locator, 0, &mut commands, &mut asked);
+            assert_eq!(client.until_ms(number), Some(RETRY_MS + 1));
+            client.on_tick(&mut locator, RETRY_MS, &mut commands, &mut asked, &mut completions);
+            assert_eq!((asked.len(), completions.len()), (2, 0), "it was sent twice");
+            for _ in 0..refused {
+                let reply = vec![(number, Err(ChunkError::Retry))];
+                let (to, done) = (&mut commands, &mut completions);
+                client.on_reply(home, reply, &mut locator, RETRY_MS, to, done);
+            }
+            let late_ms = RETRY_MS + PAUSE_MS;
+            client.on_tick(&mut locator, late_ms, &mut commands, &mut asked, &mut completions);
+            assert_eq!(completions, [(number, Err(expected))], "{refused} refusals");
+            assert_eq!(asked.len(), 2, "it was not sent again");
+        }
+        // One that was never sent was not executed, and a silent owner is not waited for.
+        let mut client = Client::new(ClientId(1), home);
+        let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
+        for is_sent in [false, true] {
+            let action = Action::Create(Vec::new());
+            let number = client.submit(action, &mut locator, 0, &mut commands, &mut asked);
+            let (_, request) = asked.pop().expect("a request");
+            if !is_sent {
+                client.on_unsent(&request);
+            }
+            client.on_silent(home, &mut completions);
+            let expected = if is_sent { ChunkError::Unknown } else { ChunkError::Unavailable };
+            assert_eq!(completions.pop(), Some((number, Err(expected))));
         }
     }
 
@@ -495,7 +633,7 @@ mod tests {
         client.on_members(|_| true, &mut completions);
         assert!(completions.is_empty() && client.pending() == 2);
         client.on_members(|peer| peer == new, &mut completions);
-        assert_eq!(completions, [(first, Err(ChunkError::Unavailable))], "nobody else can tell");
+        assert_eq!(completions, [(first, Err(ChunkError::Unknown))], "nobody else can tell");
         assert_eq!(client.pending(), 1);
     }
 }

@@ -4,10 +4,10 @@
 //! 1. Packets, views and ticks go in, commands come out; the commands depend on those inputs alone.
 //! 2. Ids change owners only by an edit that a super peer has confirmed.
 //! 3. A node with a log ([`Node::resume`]) sends a metadata message only after the records that the
-//!    message rests on are safe in the log. If they cannot be made safe, it sends nothing and
-//!    stops.
+//!    message rests on are safe in the log, which may write them while the node goes on. If they
+//!    cannot be made safe, it sends nothing and stops.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::chunks::{
     Action, ChunkCommand, ChunkError, ChunkService, ChunkSettings, ChunkStore, ClientId, MOVES_MAX,
@@ -64,6 +64,10 @@ const MISPLACED_MOVES_MAX: usize = MOVES_MAX - 16;
 /// Interval at which a node rereads a part of its replicas, and chunks and items per step.
 const SCRUB_MS: u64 = 100;
 const SCRUB_COPIES: usize = 32;
+/// A log that has not completed a commit for this long, in milliseconds, waits for a slow disk.
+const STALLED_MS: u64 = 100;
+/// Commands that wait for the log at most.
+const DEFERRED_MAX: usize = 1 << 16;
 /// Interval at which a node asks whether its replicas of dead incarnations are still needed.
 const NEEDED_QUERY_MS: u64 = 5_000;
 /// Creators that one round of those queries names at most.
@@ -100,8 +104,11 @@ pub struct Node<S> {
     replica_store: Option<ReplicaStore>,
     /// Whether the replica store also logs the metadata.
     has_metadata_log: bool,
-    /// Commands that wait until the log is safe.
-    deferred: Vec<NodeCommand>,
+    /// Commands that wait for the log, each with the number of the commit on which it rests; 0
+    /// before the next flush knows it.
+    deferred: VecDeque<(u64, NodeCommand)>,
+    /// The last commit that the log has carried out, and since when no other was, in milliseconds.
+    log_progress: (u64, u64),
     /// Owners that were not members at the last query, and when the next query is due.
     dead_owners: BTreeSet<Peer>,
     next_needed_query_ms: u64,
@@ -128,7 +135,8 @@ impl<S: ChunkStore> Node<S> {
             lookups: BTreeMap::new(),
             replica_store: None,
             has_metadata_log: false,
-            deferred: Vec::new(),
+            deferred: VecDeque::new(),
+            log_progress: (0, 0),
             dead_owners: BTreeSet::new(),
             next_needed_query_ms: 0,
             next_scrub_ms: 0,
@@ -199,8 +207,8 @@ impl<S: ChunkStore> Node<S> {
         self.chunks.execute(Requester::Local(number), request, clock)
     }
 
-    /// Sends what was batched, and writes and syncs the replicas. Call it once after a batch of
-    /// packets.
+    /// Sends what was batched, begins to write and sync the replicas, and answers what is written.
+    /// Call it once after a batch of packets, and when the log's storage has become idle.
     pub fn flush(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
         let mut chunk_commands = Vec::new();
         self.chunks.flush(now_ms, &mut chunk_commands);
@@ -213,9 +221,22 @@ impl<S: ChunkStore> Node<S> {
                 replica_store
                     .append_metadata(&records, &|creator| super_peer.catalog().snapshot(creator));
             }
+            let rests_on = replica_store.metadata_commit();
+            let fresh = self.deferred.iter_mut().rev().take_while(|(commit, _)| *commit == 0);
+            fresh.for_each(|(commit, _)| *commit = rests_on);
             replica_store.flush(&mut answers);
+            let (begun, completed) = replica_store.commits();
+            if begun == completed || self.log_progress.0 != completed {
+                self.log_progress = (completed, now_ms);
+            }
             match replica_store.metadata_failure() {
-                None => out.append(&mut self.deferred),
+                None => {
+                    let safe = self.deferred.partition_point(|(commit, _)| *commit <= completed);
+                    out.extend(self.deferred.drain(..safe).map(|(_, command)| command));
+                    if now_ms >= self.log_progress.1 + STALLED_MS {
+                        self.send_uncertain_answers(out);
+                    }
+                }
                 Some(error) => {
                     self.deferred.clear();
                     out.push(NodeCommand::Stop(error));
@@ -266,8 +287,35 @@ impl<S: ChunkStore> Node<S> {
     }
 
     /// Queues commands of the super peer until the log is safe; without a log they go out at once.
+    /// Those that are too many for a disk that does not answer are dropped, as if the network had
+    /// lost them.
     fn defer(&mut self, commands: Vec<OverlayCommand>, out: &mut Vec<NodeCommand>) {
-        send(commands, Vec::new(), if self.has_metadata_log { &mut self.deferred } else { out });
+        if !self.has_metadata_log {
+            return send(commands, Vec::new(), out);
+        }
+        let mut deferred = Vec::new();
+        send(commands, Vec::new(), &mut deferred);
+        let room = DEFERRED_MAX.saturating_sub(self.deferred.len());
+        self.deferred.extend(deferred.into_iter().take(room).map(|command| (0, command)));
+    }
+
+    /// While the log does not get on, answers lookups all the same, as uncertain: an owner refuses
+    /// a request that rests on a wrong answer.
+    fn send_uncertain_answers(&mut self, out: &mut Vec<NodeCommand>) {
+        let is_answer = |(_, command): &(u64, NodeCommand)| {
+            matches!(command, NodeCommand::Send(_, Packet::Overlay(Message::Found { .. })))
+        };
+        let deferred = std::mem::take(&mut self.deferred).into_iter();
+        let (answers, rest): (VecDeque<_>, _) = deferred.partition(is_answer);
+        self.deferred = rest;
+        for (_, mut command) in answers {
+            if let NodeCommand::Send(_, Packet::Overlay(Message::Found { is_certain, .. })) =
+                &mut command
+            {
+                *is_certain = false;
+            }
+            out.push(command);
+        }
     }
 
     /// Rereads a part of the replicas in the log.
@@ -277,6 +325,11 @@ impl<S: ChunkStore> Node<S> {
         else {
             return;
         };
+        // A read might wait for the disk as long as the commit does.
+        let (begun, completed) = replica_store.commits();
+        if begun != completed && now_ms >= self.log_progress.1 + STALLED_MS {
+            return;
+        }
         self.next_scrub_ms = now_ms + SCRUB_MS;
         let mut asked = Vec::new();
         let time = self.chunks.item_time();
@@ -484,6 +537,11 @@ impl<S: ChunkStore> Node<S> {
                 if let Some(reply) = self.chunks.execute(Requester::Peer(from), &request, clock) {
                     out.push(NodeCommand::Send(from, Packet::Reply(reply)));
                 }
+            }
+            // A request that came too late is dropped; its client has given it up.
+            Packet::Timed(until_ms, _) if now_ms >= until_ms => {}
+            Packet::Timed(_, request) => {
+                self.on_packet(from, Packet::Request(request), clock, out);
             }
             Packet::Load(LoadMessage::Query) => {
                 let told = LoadMessage::Report(self.chunks.load_balancer().rate());

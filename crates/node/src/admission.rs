@@ -8,6 +8,7 @@
 //! 2. No accepted connection takes one of the last [`RESERVED_FILES`] descriptors: those are for
 //!    the coordinator, the log and connections to other nodes.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -47,9 +48,11 @@ impl Admission {
         if self.accepted <= UNAUTHENTICATED_MAX { None } else { self.oldest_of_most() }
     }
 
-    /// The oldest accepted connection of the address that has most; None if there is none.
+    /// The oldest accepted connection of the address that has most, and of several such addresses
+    /// the oldest of all; None if there is none.
     pub fn oldest_of_most(&self) -> Option<u64> {
-        self.by_address.values().max_by_key(|own| own.len())?.first().copied()
+        let order = |own: &&BTreeSet<u64>| (own.len(), Reverse(own.first().copied()));
+        self.by_address.values().max_by_key(order)?.first().copied()
     }
 
     /// Forgets a connection that is authenticated or closed.
@@ -128,6 +131,15 @@ mod tests {
         }
         assert_eq!(admission.accepted, UNAUTHENTICATED_MAX);
         assert!(add(&mut admission, host(77)).is_some_and(|closed| closed > 2));
+    }
+
+    #[test]
+    fn of_addresses_with_one_connection_the_oldest_makes_room() {
+        let mut admission = Admission::default();
+        let address = |number: u64| Some(IpAddr::from([10, 1, (number >> 8) as u8, number as u8]));
+        let full = UNAUTHENTICATED_MAX as u64;
+        assert!((0..full).all(|number| admission.insert(number, address(number), 0).is_none()));
+        assert_eq!(admission.insert(full, address(full), 0), Some(0), "the newest stays");
     }
 
     #[test]

@@ -12,11 +12,15 @@
 //! 3. Every call ends: tries are bounded in number and time.
 //! 4. Waiting for one node does not delay requests to others: connections open concurrently, and a
 //!    silent node is given up (`client_connection`).
+//! 5. A client with [`Deadlines`] asks a node that was found silent nothing but whether it is back,
+//!    and does not wait for the answer, until anything of that node arrives or the node is no
+//!    longer a member.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::ToSocketAddrs;
 use std::ops::Bound;
+use std::sync::Arc;
 use std::time::Duration;
 
 use amalgam_cluster::chunks::{
@@ -30,12 +34,14 @@ use amalgam_op::MAX_KEY_BYTES;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::client_connection::{
-    ClientConnection, ClientError, LOST_MS, PendingConnection, TICK, open_first, wait,
+    ClientConnection, ClientError, LOST_MS, PendingConnection, TICK, open_first, wait_for,
 };
 use crate::clock::boot_ms;
 use crate::handshake::{Credentials, HandshakeError, Identity};
+use crate::silence::Deadlines;
 
 mod operations;
+mod probes;
 
 /// Time limit for the first connection to open, and for an answer of its node.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -84,6 +90,8 @@ pub struct ClusterClient {
     next_members_ms: u64,
     /// Nodes that could not be reached, and until when they are not dialed, in [`boot_ms`].
     backoff_until_ms: BTreeMap<Peer, u64>,
+    /// When [`Self::probe_silent`] may wait again, in [`boot_ms`].
+    next_probe_wait_ms: u64,
     /// Nodes that could not be reached, or whose connection broke, and that `client` does not know
     /// of yet.
     unreachable: Vec<Peer>,
@@ -91,6 +99,10 @@ pub struct ClusterClient {
     number: u64,
     locator: Locator,
     client: Client,
+    /// None if the client waits as long as a failover takes.
+    deadlines: Option<Deadlines>,
+    /// Silent nodes that were to be asked, and that `client` does not know of yet.
+    found_silent: Vec<Peer>,
     buffer: Vec<u8>,
 }
 
@@ -123,14 +135,32 @@ impl ClusterClient {
             revision: 0,
             next_members_ms: 0,
             backoff_until_ms: BTreeMap::new(),
+            next_probe_wait_ms: 0,
             unreachable: Vec::new(),
             number: 0,
             locator,
             client: Client::new(ClientId(u64::from_le_bytes(number)), home),
+            deadlines: None,
+            found_silent: Vec::new(),
             buffer: vec![0; READ_BYTES],
         };
         own.status()?;
         Ok(own)
+    }
+
+    /// Bounds how long later calls wait.
+    pub fn set_deadlines(&mut self, deadlines: Deadlines) {
+        self.client.set_patience(deadlines.operation_ms);
+        self.deadlines = Some(deadlines);
+    }
+
+    /// Takes over the members as of a revision of the coordinator, unless they are outdated.
+    pub fn set_members(&mut self, revision: u64, members: impl Iterator<Item = (Peer, String)>) {
+        if revision >= self.revision {
+            self.revision = revision;
+            self.addresses = members.collect();
+            self.on_new_members();
+        }
     }
 
     /// The home: the node that was connected to first, as long as it answers.
@@ -274,9 +304,20 @@ impl ClusterClient {
         if status.revision >= self.revision && !status.members.is_empty() {
             self.revision = status.revision;
             self.addresses = status.members.iter().cloned().collect();
-            let (members, home) = (&self.addresses, self.home);
-            self.connections.retain(|peer, _| members.contains_key(peer) || *peer == home);
-            self.backoff_until_ms.retain(|peer, _| members.contains_key(peer));
+            self.on_new_members();
+        }
+    }
+
+    /// Forgets nodes that are no longer members. A silent one of them is asked nothing any more, so
+    /// that its keys are looked up again.
+    fn on_new_members(&mut self) {
+        let (members, home) = (&self.addresses, self.home);
+        self.connections.retain(|peer, _| members.contains_key(peer) || *peer == home);
+        self.backoff_until_ms.retain(|peer, _| members.contains_key(peer));
+        if let Some(deadlines) = &self.deadlines
+            && !deadlines.silent.is_empty()
+        {
+            deadlines.silent.change(|silent| silent.retain(|peer| members.contains_key(peer)));
         }
     }
 
@@ -284,7 +325,7 @@ impl ClusterClient {
     ///
     /// # Errors
     ///
-    /// [`ChunkError`]; [`ChunkError::Unavailable`] if it is unknown whether it was executed.
+    /// [`ChunkError`]; [`ChunkError::Unknown`] if it is unknown whether it was executed.
     pub fn call(&mut self, action: Action) -> Result<Response, ChunkError> {
         self.call_all(vec![action]).pop().unwrap_or(Err(ChunkError::Unavailable))
     }
@@ -295,6 +336,7 @@ impl ClusterClient {
         let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
         let mut places = BTreeMap::new();
         let mut answers = vec![Err(ChunkError::Unavailable); actions.len()];
+        self.probe_silent(&mut commands, &mut asked, &mut completions);
         let now_ms = boot_ms();
         for (place, action) in actions.into_iter().enumerate() {
             if let Action::Create(value) | Action::Put(_, value) = &action
@@ -310,9 +352,17 @@ impl ClusterClient {
         }
         let mut next_tick_ms = now_ms + TICK.as_millis() as u64;
         self.next_members_ms = now_ms + MEMBERS_MS;
-        self.connections.values_mut().for_each(ClientConnection::restart_silence);
+        let silent = self.deadlines.as_ref().map(|deadlines| Arc::clone(&deadlines.silent));
+        for (peer, connection) in &mut self.connections {
+            if silent.as_ref().is_none_or(|silent| !silent.has(*peer)) {
+                connection.restart_silence();
+            }
+        }
         loop {
             self.dispatch(std::mem::take(&mut commands), std::mem::take(&mut asked));
+            for peer in std::mem::take(&mut self.found_silent) {
+                self.client.on_silent(peer, &mut completions);
+            }
             for (number, result) in completions.drain(..) {
                 if let Some(place) = places.remove(&number) {
                     answers[place] = result;
@@ -352,13 +402,23 @@ impl ClusterClient {
         for command in commands {
             // A client's locator sends only lookups; its only super peer is the home.
             if let OverlayCommand::Send(_, message) = command {
-                self.push(self.home, &Packet::Overlay(message), &mut touched);
+                self.push(self.home, Packet::Overlay(message), None, &mut touched);
             }
         }
         for (peer, request) in coalesce(asked) {
-            if !self.push(peer, &Packet::Request(request), &mut touched) {
-                self.unreachable.push(peer);
+            if self.is_silent(peer) && self.addresses.contains_key(&peer) {
+                self.client.on_unsent(&request);
+                self.found_silent.push(peer);
+                continue;
             }
+            let numbers = request.operations.iter().map(|operation| operation.number);
+            let until_ms = numbers.filter_map(|number| self.client.until_ms(number)).min();
+            if !self.can_reach(peer) {
+                self.client.on_unsent(&request);
+                self.unreachable.push(peer);
+                continue;
+            }
+            self.push(peer, Packet::Request(request), until_ms, &mut touched);
         }
         touched.sort_unstable();
         touched.dedup();
@@ -372,19 +432,30 @@ impl ClusterClient {
 
     /// Queues a packet if there is a connection or one opens, else drops it: unanswered requests
     /// are sent again. Whether it was queued.
-    fn push(&mut self, peer: Peer, packet: &Packet, touched: &mut Vec<Peer>) -> bool {
+    fn push(
+        &mut self,
+        peer: Peer,
+        packet: Packet,
+        until_ms: Option<u64>,
+        touched: &mut Vec<Peer>,
+    ) -> bool {
         if let Some(connection) = self.connections.get_mut(&peer) {
-            connection.push(0, packet);
+            connection.push_until(packet, until_ms);
             touched.push(peer);
             return true;
         }
         if self.dial(peer)
             && let Some(dial) = self.pending.get_mut(&peer)
         {
-            dial.push(packet);
+            dial.push(packet, until_ms);
             return true;
         }
         false
+    }
+
+    /// Whether there is a connection to a node, or one opens.
+    fn can_reach(&mut self, peer: Peer) -> bool {
+        self.connections.contains_key(&peer) || self.dial(peer)
     }
 
     /// Begins to open a connection to a node, unless one is being opened. Whether one is.
@@ -416,15 +487,25 @@ impl ClusterClient {
     /// Records that a connection to a node could not be opened.
     fn fail(&mut self, peer: Peer, error: &ClientError) {
         log::debug!(node = peer.node.get(), error:%; "a node cannot be reached");
-        self.pending.remove(&peer);
+        if let Some(dial) = self.pending.remove(&peer) {
+            dial.requests().for_each(|request| self.client.on_unsent(request));
+        }
         self.backoff_until_ms.insert(peer, boot_ms() + REDIAL_MS);
-        self.unreachable.push(peer);
+        match &self.deadlines {
+            Some(deadlines) if self.addresses.contains_key(&peer) => {
+                deadlines.silent.change(|silent| silent.insert(peer));
+                self.found_silent.push(peer);
+            }
+            _ => self.unreachable.push(peer),
+        }
     }
 
     /// Drops a connection that is broken or whose node is silent.
     fn lose(&mut self, peer: Peer) {
         self.connections.remove(&peer);
-        self.backoff_until_ms.insert(peer, boot_ms() + REDIAL_MS);
+        if self.deadlines.is_none() {
+            self.backoff_until_ms.insert(peer, boot_ms() + REDIAL_MS);
+        }
         self.unreachable.push(peer);
     }
 
@@ -466,6 +547,7 @@ impl ClusterClient {
     /// Drops connections to silent nodes, changes the home if need be, and asks for the members.
     fn on_tick(&mut self, now_ms: u64, completions: &mut Vec<Completion>) {
         self.backoff_until_ms.retain(|_, until_ms| *until_ms > now_ms);
+        self.note_silence(now_ms, completions);
         let silent = self.connections.iter_mut().filter_map(|(peer, connection)| {
             let is_alive = connection.is_alive(now_ms);
             (!is_alive).then_some(*peer)
@@ -473,10 +555,7 @@ impl ClusterClient {
         for peer in silent.collect::<Vec<_>>() {
             self.lose(peer);
         }
-        let late = self.pending.iter().filter(|(_, dial)| dial.is_late(now_ms));
-        for peer in late.map(|(peer, _)| *peer).collect::<Vec<_>>() {
-            self.fail(peer, &io::Error::from(io::ErrorKind::TimedOut).into());
-        }
+        self.give_up_late_dials(now_ms);
         self.find_home();
         if now_ms >= self.next_members_ms {
             self.next_members_ms = now_ms + MEMBERS_MS;
@@ -486,10 +565,17 @@ impl ClusterClient {
         }
     }
 
+    fn give_up_late_dials(&mut self, now_ms: u64) {
+        let late = self.pending.iter().filter(|(_, dial)| dial.is_late(now_ms));
+        for peer in late.map(|(peer, _)| *peer).collect::<Vec<_>>() {
+            self.fail(peer, &io::Error::from(io::ErrorKind::TimedOut).into());
+        }
+    }
+
     /// Asks the home for the members; the answer arrives among others.
     fn dispatch_question(&mut self) {
         let mut touched = Vec::new();
-        self.push(self.home, &Packet::Control(Control::GetStatus), &mut touched);
+        self.push(self.home, Packet::Control(Control::GetStatus), None, &mut touched);
         for peer in touched {
             if self.connections.get_mut(&peer).is_some_and(|connection| connection.send().is_err())
             {
@@ -516,35 +602,46 @@ impl ClusterClient {
             [] if self.pending.is_empty() => return std::thread::sleep(TICK / 20),
             // With a single connection, the read itself waits.
             [_] if self.pending.is_empty() => waiting,
-            _ => self.wait(waiting),
+            _ => self.wait(waiting, TICK),
         };
         for peer in ready {
-            let Some(connection) = self.connections.get_mut(&peer) else { continue };
-            let mut is_alive = connection.receive(&mut self.buffer);
-            while is_alive && let Some(connection) = self.connections.get_mut(&peer) {
-                match connection.next() {
-                    Ok(Some((_, packet))) => self.take(peer, packet, commands, asked, completions),
-                    Ok(None) => break,
-                    Err(error) => {
-                        log::warn!(error:%; "dropped a connection: its node broke the protocol");
-                        is_alive = false;
-                    }
-                }
-            }
-            if !is_alive {
-                self.lose(peer);
-                self.find_home();
-            }
+            self.read(peer, commands, asked, completions);
         }
     }
 
-    /// Waits at most a tick and returns which of `waiting` have something to read. Continues to
-    /// open the pending connections.
-    fn wait(&mut self, waiting: Vec<Peer>) -> Vec<Peer> {
+    /// Reads from a connection, and handles what has arrived completely.
+    fn read(
+        &mut self,
+        peer: Peer,
+        commands: &mut Vec<OverlayCommand>,
+        asked: &mut Vec<OutgoingRequest>,
+        completions: &mut Vec<Completion>,
+    ) {
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        let mut is_alive = connection.receive(&mut self.buffer);
+        while is_alive && let Some(connection) = self.connections.get_mut(&peer) {
+            match connection.next() {
+                Ok(Some((_, packet))) => self.take(peer, packet, commands, asked, completions),
+                Ok(None) => break,
+                Err(error) => {
+                    log::warn!(error:%; "dropped a connection: its node broke the protocol");
+                    is_alive = false;
+                }
+            }
+        }
+        if !is_alive {
+            self.lose(peer);
+            self.find_home();
+        }
+    }
+
+    /// Waits and returns which of `waiting` have something to read. Continues to open the pending
+    /// connections.
+    fn wait(&mut self, waiting: Vec<Peer>, patience: Duration) -> Vec<Peer> {
         let streams = waiting.iter().filter_map(|peer| self.connections.get(peer));
         let mut descriptors: Vec<_> = streams.map(ClientConnection::poll_descriptor).collect();
         descriptors.extend(self.pending.values().map(PendingConnection::poll_descriptor));
-        let ready = wait(&mut descriptors);
+        let ready = wait_for(&mut descriptors, patience);
         let of_dials = &ready[waiting.len()..];
         let open: Vec<Peer> = self
             .pending
@@ -558,12 +655,17 @@ impl ClusterClient {
 
     /// Continues to open a pending connection.
     fn advance_pending(&mut self, peer: Peer) {
-        let Some(mut dial) = self.pending.remove(&peer) else { return };
-        let opened = match dial.advance() {
-            Ok(false) => return drop(self.pending.insert(peer, dial)),
-            Ok(true) => dial.finish(),
-            Err(error) => Err(error),
-        };
+        let Some(dial) = self.pending.get_mut(&peer) else { return };
+        match dial.advance() {
+            Ok(false) => return,
+            Ok(true) => {}
+            Err(error) => {
+                self.fail(peer, &error);
+                return self.find_home();
+            }
+        }
+        let Some(dial) = self.pending.remove(&peer) else { return };
+        let opened = dial.finish();
         match opened {
             Ok(connection) if connection.cluster == self.cluster => self.open(peer, connection),
             Ok(_) => {
@@ -588,7 +690,10 @@ impl ClusterClient {
             }
         }
         match connection.send() {
-            Ok(()) => drop(self.connections.insert(peer, connection)),
+            Ok(()) => {
+                self.note_progress(peer);
+                self.connections.insert(peer, connection);
+            }
             Err(error) => self.fail(peer, &error.into()),
         }
     }
@@ -602,6 +707,7 @@ impl ClusterClient {
         completions: &mut Vec<Completion>,
     ) {
         let now_ms = boot_ms();
+        self.note_progress(from);
         let locator = &mut self.locator;
         match packet {
             Packet::Reply(reply) => {
@@ -616,7 +722,12 @@ impl ClusterClient {
                 }
             }
             Packet::Control(Control::Status(status)) => self.learn_members(&status),
-            Packet::Move(_) | Packet::Request(_) | Packet::Control(_) => {}
+            Packet::Control(Control::Clock(clock_ms)) => {
+                if let Some(connection) = self.connections.get_mut(&from) {
+                    connection.set_clock(clock_ms);
+                }
+            }
+            Packet::Move(_) | Packet::Request(_) | Packet::Timed(..) | Packet::Control(_) => {}
             Packet::Replication(_) | Packet::Load(_) => {}
         }
     }

@@ -4,12 +4,17 @@
 //! 1. Opening a connection does not block: several open concurrently, each within a time limit.
 //! 2. Packets for a node are kept while the connection to it opens, and are sent in order.
 //! 3. A node that owes an answer and is silent is probed, and its connection dropped soon after.
+//! 4. A request that is given up is not executed later. It carries its deadline in the clock of the
+//!    node: what that showed when the node last told it, and the time since this was received. The
+//!    node's clock is ahead of that, by the time that the message took, so its deadline is never
+//!    later than the client's.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
+use amalgam_cluster::chunks::Request;
 use amalgam_cluster::overlay::Peer;
 use amalgam_cluster::wire::{Control, FrameReader, Hello, Packet, encode_frame};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -23,11 +28,15 @@ use amalgam_tls::{MutualSession, TlsError};
 /// Time limit of one read.
 pub const TICK: Duration = Duration::from_millis(20);
 /// Silence after which a node that owes an answer is probed, in milliseconds.
-const PROBE_MS: u64 = 300;
+const PROBE_MS: u64 = 200;
 /// Silence after which its connection is dropped, in milliseconds.
 pub const LOST_MS: u64 = 1_000;
 /// Time limit of one write.
-const SEND_PATIENCE: Duration = Duration::from_secs(1);
+const SEND_PATIENCE: Duration = Duration::from_millis(500);
+/// Age from which on a node is asked for its clock again, in milliseconds, and the share of the
+/// age by which the clocks may have drifted apart.
+const CLOCK_MS: u64 = 2_000;
+const DRIFT_SHARE: u64 = 1_000;
 /// Bytes that are read at once while a connection opens.
 const GREETING_BYTES: usize = 4 << 10;
 
@@ -50,8 +59,8 @@ impl fmt::Display for ClientError {
             Self::System(error) => error.fmt(f),
             Self::Handshake(error) => error.fmt(f),
             Self::Forbidden => f.write_str(
-                "the node does that only for an operator: prove it with --operator-token-file or, \
-                 if the node was started without one, connect from its own machine",
+                "only an operator may drain a node or move chunks: give --operator-token-file, or \
+                 connect from the node's own machine if it was started without one",
             ),
             Self::Answer(why) => write!(f, "the node's answer: {why}"),
         }
@@ -93,9 +102,10 @@ pub struct PendingConnection {
     sent: usize,
     /// The other side's hello and the bytes after its handshake; None before that is complete.
     known: Option<(Hello, Vec<u8>)>,
-    /// Frames to send once the connection is open.
-    frames: Vec<u8>,
-    in_flight: u64,
+    /// Packets to send once the connection is open, with the deadline of a request.
+    packets: Vec<(Packet, Option<u64>)>,
+    /// The node's clock, and when it was received.
+    clock: Option<(u64, u64)>,
     /// When the attempt is given up, in [`boot_ms`].
     until_ms: u64,
 }
@@ -123,8 +133,8 @@ impl PendingConnection {
             encrypted: Vec::new(),
             sent: 0,
             known: None,
-            frames: Vec::new(),
-            in_flight: 0,
+            packets: Vec::new(),
+            clock: None,
             until_ms: boot_ms() + patience.as_millis() as u64,
         })
     }
@@ -141,12 +151,17 @@ impl PendingConnection {
         PollFd::new(&self.stream, flags)
     }
 
-    /// Keeps a packet until the connection is open.
-    pub fn push(&mut self, packet: &Packet) {
-        // Requests are cut far below the bound.
-        if encode_frame(0, packet, &mut self.frames).is_ok() {
-            self.in_flight += 1;
-        }
+    /// Keeps a packet until the connection is open, and the deadline of a request.
+    pub fn push(&mut self, packet: Packet, until_ms: Option<u64>) {
+        self.packets.push((packet, until_ms));
+    }
+
+    /// The requests that wait for the connection.
+    pub fn requests(&self) -> impl Iterator<Item = &Request> {
+        self.packets.iter().filter_map(|(packet, _)| match packet {
+            Packet::Request(request) => Some(request),
+            _ => None,
+        })
     }
 
     /// Continues as far as possible without blocking. Whether the connection is open.
@@ -209,6 +224,9 @@ impl PendingConnection {
             None => said,
         };
         self.known = self.handshake.feed(said, &mut self.out)?;
+        if self.clock.is_none() {
+            self.clock = self.handshake.clock_ms().map(|clock_ms| (clock_ms, boot_ms()));
+        }
         Ok(())
     }
 
@@ -228,19 +246,25 @@ impl PendingConnection {
         stream.set_write_timeout(Some(SEND_PATIENCE))?;
         let mut frames = FrameReader::default();
         frames.feed(&rest);
-        Ok(ClientConnection {
+        let mut connection = ClientConnection {
             stream,
             session: self.session,
             peer,
             cluster: hello.cluster,
             frames,
-            out: self.frames,
+            out: Vec::new(),
             plain: Vec::new(),
-            in_flight: self.in_flight,
+            in_flight: 0,
             has_received: true,
             is_probed: false,
             silent_since_ms: 0,
-        })
+            clock: self.clock,
+            is_clock_asked: false,
+        };
+        for (packet, until_ms) in self.packets {
+            connection.push_until(packet, until_ms);
+        }
+        Ok(connection)
     }
 }
 
@@ -303,7 +327,12 @@ pub fn open_first(
 
 /// Waits for at least one descriptor, at most for a tick. Which of them are ready.
 pub fn wait(descriptors: &mut [PollFd<'_>]) -> Vec<bool> {
-    let timeout = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
+    wait_for(descriptors, TICK)
+}
+
+/// Waits for at least one descriptor for less than a second. Which of them are ready.
+pub fn wait_for(descriptors: &mut [PollFd<'_>], patience: Duration) -> Vec<bool> {
+    let timeout = Timespec { tv_sec: 0, tv_nsec: patience.subsec_nanos().into() };
     // An interrupted wait finds nothing ready.
     if poll(descriptors, Some(&timeout)).is_err() {
         return vec![false; descriptors.len()];
@@ -331,9 +360,41 @@ pub struct ClientConnection {
     has_received: bool,
     is_probed: bool,
     silent_since_ms: u64,
+    /// The node's clock when it last told it, and this process's when that was received; None if
+    /// the node's version does not tell.
+    clock: Option<(u64, u64)>,
+    is_clock_asked: bool,
 }
 
 impl ClientConnection {
+    /// Queues a packet. A request is to be executed before `until_ms`, in [`boot_ms`], or never, if
+    /// the node's version knows of that.
+    pub fn push_until(&mut self, packet: Packet, until_ms: Option<u64>) {
+        let (request, until_ms, (told_ms, at_ms)) = match (packet, until_ms, self.clock) {
+            (Packet::Request(request), Some(until_ms), Some(clock)) => (request, until_ms, clock),
+            (packet, ..) => return self.push(0, &packet),
+        };
+        let (age_ms, left_ms) = (boot_ms().saturating_sub(at_ms), until_ms.saturating_sub(at_ms));
+        if age_ms >= CLOCK_MS && !self.is_clock_asked {
+            self.is_clock_asked = true;
+            self.push(0, &Packet::Control(Control::GetClock));
+        }
+        let until_ms = told_ms + left_ms.saturating_sub(age_ms / DRIFT_SHARE);
+        self.push(0, &Packet::Timed(until_ms, request));
+    }
+
+    /// Takes the node's clock, which has just arrived.
+    pub fn set_clock(&mut self, clock_ms: u64) {
+        (self.clock, self.is_clock_asked) = (Some((clock_ms, boot_ms())), false);
+    }
+
+    /// How long the node has owed an answer and sent nothing, in milliseconds, as of the last call
+    /// of [`Self::is_alive`].
+    pub fn silent_ms(&self, now_ms: u64) -> u64 {
+        let owes = self.in_flight > 0 && !self.has_received;
+        if owes { now_ms.saturating_sub(self.silent_since_ms) } else { 0 }
+    }
+
     /// Queues a packet; its answer has the same number.
     pub fn push(&mut self, number: u64, packet: &Packet) {
         // Requests are cut far below the bound.

@@ -59,6 +59,10 @@ pub struct Connection {
     pub is_open: bool,
     /// Whether an event is requested for when the socket takes more.
     pub awaits_room: bool,
+    /// Bytes that are charged to the budget of clients.
+    pub charged_bytes: usize,
+    /// Whether the other end sends nothing more.
+    pub is_hung_up: bool,
 }
 
 impl Connection {
@@ -84,6 +88,8 @@ impl Connection {
             wire_version: WIRE_SINCE,
             is_open: dialed.is_none(),
             awaits_room: false,
+            charged_bytes: 0,
+            is_hung_up: false,
         }
     }
 
@@ -153,6 +159,16 @@ impl Connection {
     pub fn waiting(&self) -> usize {
         let encrypted = self.encrypted.len() - self.encrypted_sent;
         self.out.len() - self.sent + self.after_handshake.len() + encrypted
+    }
+
+    /// Bytes that a client occupies; 0 for a node.
+    pub fn client_bytes(&mut self) -> usize {
+        match self.role {
+            Role::Client { .. } => {
+                self.frames.memory_bytes() + self.out.capacity() + self.encrypted.capacity()
+            }
+            Role::Peer(_) | Role::Unauthenticated(_) => 0,
+        }
     }
 
     /// Whether nothing more should be read before something was sent.

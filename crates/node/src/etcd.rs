@@ -54,13 +54,13 @@ impl fmt::Debug for Etcd {
 }
 
 /// All keys of the cluster at one revision of etcd.
-struct ClusterKeys {
+pub(crate) struct ClusterKeys {
     /// None before the first node joins.
-    state: Option<ClusterState>,
+    pub state: Option<ClusterState>,
     /// The revision at which the state was written; 0 before the first node joins.
     revision: String,
     /// Names of the members whose leases have not ended.
-    alive: Vec<String>,
+    pub alive: Vec<String>,
     /// When a flush is due, as [`Snapshot::flush_due_unix_ms`].
     flush_due_unix_ms: Option<u64>,
 }
@@ -71,6 +71,22 @@ fn unreadable(why: impl fmt::Display) -> MembershipError {
 
 fn unreachable(why: impl fmt::Display) -> MembershipError {
     MembershipError::Unreachable(why.to_string())
+}
+
+/// Whether `lease` lives, after the answer to a keep-alive. Only an answer about this lease can say
+/// that it has ended: with a TTL of 0, which etcd leaves out as JSON's default.
+fn is_alive(answer: &Value, lease: &str) -> Result<bool, MembershipError> {
+    let result = &answer["result"];
+    if result["ID"].as_str() != Some(lease) {
+        return Err(unreachable("the answer to a keep-alive is about no lease of this node"));
+    }
+    let seconds = match &result["TTL"] {
+        Value::Null => Some(0),
+        Value::String(text) => text.parse::<i64>().ok(),
+        other => other.as_i64(),
+    };
+    let seconds = seconds.ok_or_else(|| unreachable("the answer to a keep-alive has a bad TTL"))?;
+    Ok(seconds > 0)
 }
 
 fn encoded(bytes: &[u8]) -> String {
@@ -130,7 +146,11 @@ impl Etcd {
         // '/' and the byte after it.
         let end = format!("{}0", &self.prefix[..self.prefix.len() - 1]);
         let request = json!({ "key": self.key(""), "range_end": encoded(end.as_bytes()) });
-        let answer = self.call("/v3/kv/range", &request)?;
+        self.keys(&self.call("/v3/kv/range", &request)?)
+    }
+
+    /// What an answer says of the keys of the cluster.
+    pub(crate) fn keys(&self, answer: &Value) -> Result<ClusterKeys, MembershipError> {
         let (revision, alive) = ("0".to_owned(), Vec::new());
         let mut keys = ClusterKeys { state: None, revision, alive, flush_due_unix_ms: None };
         for entry in answer["kvs"].as_array().into_iter().flatten() {
@@ -237,7 +257,10 @@ impl Etcd {
     pub fn restore(&self, state: &ClusterState) -> Result<(), MembershipError> {
         match self.replace("0", state, None, None)? {
             true => Ok(()),
-            false => Err(unreadable("it is there already, and was left as it is")),
+            false => Err(unreadable(
+                "it is there already, and was left as it is. If a node that was started too early \
+                 founded a new cluster, stop all nodes and delete its keys (etcdctl del --prefix)",
+            )),
         }
     }
 
@@ -298,8 +321,7 @@ impl Membership for Etcd {
         let ended = || MembershipError::Refused(CoordinatorError::NoMember);
         let lease = self.lease_of(peer).ok_or_else(ended)?;
         let answer = self.call("/v3/lease/keepalive", &json!({ "ID": lease }))?;
-        let left = answer["result"]["TTL"].as_str().unwrap_or("0");
-        if left == "0" { Err(ended()) } else { Ok(()) }
+        if is_alive(&answer, &lease)? { Ok(()) } else { Err(ended()) }
     }
 
     fn leave(&self, peer: Peer) -> Result<(), MembershipError> {
@@ -359,5 +381,33 @@ impl Membership for Etcd {
     fn state_copy(&self) -> Option<Vec<u8>> {
         let bytes = self.last_state.lock().ignore_poison().clone();
         Some(bytes).filter(|bytes| !bytes.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_answer_about_the_lease_can_end_it() {
+        let header = json!({ "revision": "1" });
+        for (answer, alive) in [
+            (json!({ "result": { "header": header, "ID": "7", "TTL": "30" } }), Some(true)),
+            // What etcd 3.4 answers after a revocation.
+            (json!({ "result": { "header": header, "ID": "7" } }), Some(false)),
+            (json!({ "result": { "ID": "7", "TTL": "0" } }), Some(false)),
+            (json!({ "result": { "ID": "7", "TTL": "-1" } }), Some(false)),
+            (json!({}), None),
+            (json!({ "result": { "header": header } }), None),
+            (json!({ "result": { "ID": "8" } }), None),
+            (json!({ "result": { "ID": "7", "TTL": "soon" } }), None),
+            (json!({ "error": { "message": "etcdserver: no leader" } }), None),
+        ] {
+            match is_alive(&answer, "7") {
+                Ok(left) => assert_eq!(Some(left), alive, "{answer}"),
+                Err(MembershipError::Unreachable(_)) => assert_eq!(alive, None, "{answer}"),
+                Err(other) => panic!("{answer}: {other}"),
+            }
+        }
     }
 }

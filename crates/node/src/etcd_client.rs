@@ -276,6 +276,16 @@ fn tls(configuration: &EtcdConfiguration) -> Result<TlsConfig, String> {
     Ok(builder.build())
 }
 
+/// The JSON of an answer, or why it is none.
+///
+/// # Errors
+///
+/// If it is not JSON or reports an error; the text says which.
+#[cfg(fuzzing)]
+pub fn answer(status: u16, body: &[u8]) -> Result<Value, String> {
+    understand(status, body).map_err(RequestError::into_text)
+}
+
 /// The JSON of an answer.
 fn understand(status: u16, body: &[u8]) -> Result<Value, RequestError> {
     // A stream has one answer a line; only the first is of interest.

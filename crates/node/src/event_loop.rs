@@ -5,10 +5,13 @@
 //! and writes once to each connection with something to send.
 //!
 //! Invariants of this module:
-//! 1. Nothing blocks except the wait for events and the log of backups.
+//! 1. Nothing blocks except the wait for events: another thread writes the log of backups, and
+//!    wakes the loop when it has. Old records are read here, once the system has them in memory.
 //! 2. The bytes that wait to be sent are bounded. Beyond the bound, packets to nodes are dropped,
 //!    which their protocols repair, and clients are not read from.
-//! 3. The node is told the deadline of the lease before it sees the packets of a turn.
+//! 3. All clients together occupy at most [`CLIENT_BYTES_MAX`] for frames that have not arrived
+//!    whole and answers that they have not taken; the one with most is closed if they need more.
+//! 4. The node is told the deadline of the lease before it sees the packets of a turn.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -18,7 +21,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
-use amalgam_cluster::chunks::ChunkStore;
+use amalgam_cluster::chunks::{Action, ChunkError, ChunkStore};
 use amalgam_cluster::coordinator::Proposal;
 use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::node::{Node, NodeCommand};
@@ -33,13 +36,14 @@ use crate::cached_count::CachedCount;
 use crate::clock::boot_ms;
 use crate::connection::{Connection, READ_BYTES, Role, dial};
 use crate::handshake::{Handshake, HandshakeError, Identity};
+use crate::lease_keeper::FINAL_TARGET;
 use crate::membership::Snapshot;
 use crate::node_state::NodeState;
 
 /// How often the node looks at its clock, in milliseconds.
 const TICK_MS: u64 = 10;
 /// A turn of at least this many milliseconds is logged: other nodes waited for this one, and the
-/// disk of the log or the machine is too busy.
+/// machine is too busy.
 const SLOW_MS: u64 = 500;
 /// Pause before a node is dialed again that could not be reached, in milliseconds.
 const REDIAL_MS: u64 = 100;
@@ -58,6 +62,10 @@ const RELAYED_MS: u64 = 5_000;
 /// Forwarded lookups have tokens from here on; the node's own are smaller.
 const RELAY_FIRST: u64 = 1 << 63;
 const EVENTS: usize = 256;
+/// Bytes that the buffers of all clients may occupy.
+const CLIENT_BYTES_MAX: usize = 128 << 20;
+/// The events of a connection that is read from.
+const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 /// Bound on the rounds of packets from the node to itself in one turn.
 const LOCAL_ROUNDS_MAX: usize = 64;
 
@@ -108,6 +116,8 @@ pub struct EventLoop<S> {
     next_waiting: u64,
     /// Connections with something to send.
     to_send: BTreeSet<u64>,
+    /// Bytes that the buffers of clients occupy.
+    client_bytes: usize,
     next_refresh_ms: u64,
     counts: CachedCount<Counts>,
     /// Whether the failure of the log of backups was logged.
@@ -156,6 +166,7 @@ impl<S: ChunkStore> EventLoop<S> {
             waiting: BTreeMap::new(),
             next_waiting: 0,
             to_send: BTreeSet::new(),
+            client_bytes: 0,
             next_refresh_ms: 0,
             counts: CachedCount::default(),
             has_reported_failure: false,
@@ -193,7 +204,9 @@ impl<S: ChunkStore> EventLoop<S> {
                     LISTENER => self.accept(),
                     WAKER => {
                         let _ = rustix::io::read(self.state.waker(), &mut [0; 8]);
-                        next_tick_ms = 0;
+                        if self.state.take_tick_due() {
+                            next_tick_ms = 0;
+                        }
                     }
                     connection => self.on_event(connection, event.flags),
                 }
@@ -206,7 +219,7 @@ impl<S: ChunkStore> EventLoop<S> {
             self.finish_turn();
             let ms = boot_ms().saturating_sub(woken_ms);
             if ms >= SLOW_MS {
-                log::warn!(ms; "a slow turn of the event loop: the disk or machine is busy");
+                log::warn!(ms; "a slow turn of the event loop: the machine is busy");
             }
         }
         Ok(())
@@ -323,7 +336,7 @@ impl<S: ChunkStore> EventLoop<S> {
         let Ok(handshake) = Handshake::start(identity, false, &mut out) else { return };
         if socket.set_nonblocking(true).is_ok() && socket.set_nodelay(true).is_ok() {
             let connection = Connection::new(socket, session, handshake, out, None);
-            self.insert(connection, EventFlags::IN, Some(from));
+            self.insert(connection, READABLE, Some(from));
         }
     }
 
@@ -352,10 +365,31 @@ impl<S: ChunkStore> EventLoop<S> {
     fn close(&mut self, number: u64) {
         self.unauthenticated.remove(number);
         self.waiting.retain(|_, (connection, _)| *connection != number);
-        if let Some(connection) = self.connections.remove(&number)
-            && let Some(peer) = connection.dialed
-        {
-            self.dialed.remove(&peer);
+        if let Some(connection) = self.connections.remove(&number) {
+            self.client_bytes -= connection.charged_bytes;
+            if let Some(peer) = connection.dialed {
+                self.dialed.remove(&peer);
+            }
+        }
+    }
+
+    /// Charges what a connection occupies now, and closes clients while they occupy too much.
+    fn charge(&mut self, number: u64) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        let bytes = connection.client_bytes();
+        self.client_bytes = self.client_bytes + bytes - connection.charged_bytes;
+        connection.charged_bytes = bytes;
+        while self.client_bytes > CLIENT_BYTES_MAX {
+            let connections = self.connections.iter();
+            let most = connections.max_by_key(|(_, connection)| connection.charged_bytes);
+            let Some((number, connection)) = most else { return };
+            let (number, bytes) = (*number, connection.charged_bytes);
+            let from = connection.socket.peer_addr().ok();
+            log::warn!(
+                from:?, bytes;
+                "closed a client: the buffers of all clients are full, and it has the largest"
+            );
+            self.close(number);
         }
     }
 
@@ -365,6 +399,11 @@ impl<S: ChunkStore> EventLoop<S> {
                 connection.is_open = true;
             }
             self.to_send.insert(number);
+        }
+        if flags.intersects(EventFlags::RDHUP | EventFlags::HUP)
+            && let Some(connection) = self.connections.get_mut(&number)
+        {
+            connection.is_hung_up = true;
         }
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
             self.read(number);
@@ -382,8 +421,9 @@ impl<S: ChunkStore> EventLoop<S> {
                     true => self.on_encrypted_bytes(number, &buffer[..count]),
                     false => self.on_bytes(number, &buffer[..count]),
                 };
-                if let Err(error) = result {
-                    self.reject(number, &error);
+                match result {
+                    Ok(()) => self.charge(number),
+                    Err(error) => self.reject(number, &error),
                 }
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -489,7 +529,17 @@ impl<S: ChunkStore> EventLoop<S> {
     /// Handles a packet of a client.
     fn on_client_packet(&mut self, connection: u64, number: u64, packet: Packet) {
         match packet {
-            Packet::Request(request) => {
+            Packet::Timed(until_ms, request) if boot_ms() >= until_ms => {
+                let numbers = request.operations.iter().map(|operation| operation.number);
+                let refused = numbers.map(|number| (number, Err(ChunkError::Unavailable)));
+                self.push(connection, number, &Packet::Reply(refused.collect()));
+            }
+            Packet::Timed(_, request) | Packet::Request(request) => {
+                let mut request = request;
+                if self.connections.get(&connection).is_some_and(|one| one.is_hung_up) {
+                    // The client has given up the rest.
+                    request.operations.retain(|one| matches!(one.action, Action::Close));
+                }
                 let waiting = self.next_waiting;
                 match self.node.execute(waiting, &request, &mut boot_ms) {
                     Some(reply) => self.push(connection, number, &Packet::Reply(reply)),
@@ -503,6 +553,10 @@ impl<S: ChunkStore> EventLoop<S> {
             Packet::Control(Control::GetStatus) => {
                 let status = Control::Status(Box::new(self.status()));
                 self.push(connection, number, &Packet::Control(status));
+            }
+            Packet::Control(Control::GetClock) => {
+                let clock = Control::Clock(boot_ms());
+                self.push(connection, number, &Packet::Control(clock));
             }
             Packet::Control(Control::LocateItem(key)) => {
                 if let Some(id) = self.node.chunks().item_id(&key) {
@@ -520,8 +574,11 @@ impl<S: ChunkStore> EventLoop<S> {
             Packet::Control(Control::Migrate { .. } | Control::Drain)
                 if !self.may_operate(connection) =>
             {
+                let from = self.connections.get(&connection);
+                let from = from.and_then(|from| from.socket.peer_addr().ok());
                 log::warn!(
-                    "a client that is no operator wants to drain the node or to move chunks"
+                    from:?;
+                    "refused to drain the node or to move chunks: the client is not an operator"
                 );
                 self.push(connection, number, &Packet::Control(Control::Forbidden));
             }
@@ -610,7 +667,10 @@ impl<S: ChunkStore> EventLoop<S> {
                 }
                 NodeCommand::Stop(error) => {
                     if !self.state.is_stopping() {
-                        log::error!(error:%; "the node stops: it cannot keep metadata");
+                        log::error!(
+                            target: FINAL_TARGET, error:%;
+                            "the node stops: it cannot keep metadata"
+                        );
                     }
                     self.state.set_deadline_ms(0);
                     self.state.stop();
@@ -651,7 +711,7 @@ impl<S: ChunkStore> EventLoop<S> {
         let session = self.identity.session(true).ok()?;
         let handshake = Handshake::start(self.identity.clone(), true, &mut out).ok()?;
         let connection = Connection::new(socket, session, handshake, out, Some(to));
-        let number = self.insert(connection, EventFlags::IN | EventFlags::OUT, None)?;
+        let number = self.insert(connection, READABLE | EventFlags::OUT, None)?;
         self.dialed.insert(to, number);
         Some(number)
     }
@@ -662,6 +722,7 @@ impl<S: ChunkStore> EventLoop<S> {
         match connection.push(number, packet) {
             Ok(()) => {
                 self.to_send.insert(id);
+                self.charge(id);
             }
             Err(error) => log::debug!(error:%; "dropped a packet"),
         }
@@ -674,8 +735,8 @@ impl<S: ChunkStore> EventLoop<S> {
         match connection.send() {
             Ok(is_all) => {
                 let flags = match (is_all, connection.is_backlogged()) {
-                    (true, _) => EventFlags::IN,
-                    (false, false) => EventFlags::IN | EventFlags::OUT,
+                    (true, _) => READABLE,
+                    (false, false) => READABLE | EventFlags::OUT,
                     (false, true) => EventFlags::OUT,
                 };
                 connection.awaits_room = !is_all;
@@ -685,6 +746,7 @@ impl<S: ChunkStore> EventLoop<S> {
                     // Fails only for a socket that is not registered, and this one is.
                     let _ = epoll::modify(&self.epoll, &connection.socket, data, flags);
                 }
+                self.charge(number);
             }
             Err(_) => self.close(number),
         }

@@ -1,16 +1,19 @@
 //! The segments of the log of backups, as files of one folder.
 //!
 //! Invariants of this module:
-//! 1. One process uses a folder at a time: it holds a lock that ends with the process.
+//! 1. One process uses a folder at a time: it holds a lock that ends with the process. One thread
+//!    of it writes.
 //! 2. A file of full length was written completely once and synced, so later writes into it need no
 //!    new disk space. A shorter file is left over from a creation that was interrupted.
 //! 3. No file is deleted, and no file is touched whose name is not one of a segment or the lock.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use amalgam_cluster::log::{Storage, StorageError};
 
@@ -28,7 +31,7 @@ pub struct FileStorage {
     /// Segments that were written to since the last sync.
     unsynced: BTreeSet<u32>,
     /// Holds the lock until it is closed.
-    _lock: File,
+    lock: Arc<File>,
 }
 
 impl FileStorage {
@@ -55,18 +58,32 @@ impl FileStorage {
                 folder: folder.to_owned(),
                 files: BTreeMap::new(),
                 unsynced: BTreeSet::new(),
-                _lock: lock,
+                lock: Arc::new(lock),
             })
         };
         open().map_err(named)
+    }
+
+    /// The same folder for another thread, which only reads; the lock is held until both are
+    /// dropped.
+    pub fn reader(&self) -> Self {
+        let (folder, lock) = (self.folder.clone(), Arc::clone(&self.lock));
+        Self { folder, files: BTreeMap::new(), unsynced: BTreeSet::new(), lock }
     }
 
     fn path(&self, segment: u32) -> PathBuf {
         self.folder.join(format!("{PREFIX}{segment:08x}"))
     }
 
-    fn file(&self, segment: u32) -> io::Result<&File> {
-        self.files.get(&segment).ok_or_else(|| ErrorKind::NotFound.into())
+    /// A segment, which another thread may have found or made.
+    fn file(&mut self, segment: u32) -> io::Result<&File> {
+        let path = self.path(segment);
+        Ok(match self.files.entry(segment) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                entry.insert(OpenOptions::new().read(true).write(true).open(path)?)
+            }
+        })
     }
 
     fn find(&mut self) -> io::Result<Vec<(u32, u32)>> {
@@ -146,9 +163,8 @@ impl Storage for FileStorage {
     }
 
     fn sync(&mut self) -> Result<(), StorageError> {
-        let unsynced = std::mem::take(&mut self.unsynced);
-        let mut files = unsynced.into_iter().map(|segment| self.file(segment));
-        let result = files.try_for_each(|file| file?.sync_data());
+        let mut unsynced = std::mem::take(&mut self.unsynced).into_iter();
+        let result = unsynced.try_for_each(|segment| self.file(segment)?.sync_data());
         result.map_err(|error| told("syncing", error))
     }
 }

@@ -4,8 +4,10 @@
 //! Invariants of this module:
 //! 1. The owner of a key executes the whole operation, so its linearization point is that of the
 //!    owner's engine, whichever node's gateway received it.
-//! 2. A change of which it is not certain that the owner executed it is an error to the client, and
-//!    a read without an answer is a miss.
+//! 2. What cannot be answered is an error to the client: [`Outcome::Unavailable`] if nothing was
+//!    done, [`Outcome::Unknown`] if the owner may have executed it, which it does within
+//!    [`OPERATION_MS`] or never. A read without an answer is a miss only if the operator wants that
+//!    ([`Gateway::answer_misses`]). What was refused leaves the old value.
 //! 3. `flush_all` succeeds when every member has executed it, and fails if that is not known within
 //!    [`FLUSH_MS`], or the coordinator does not answer. One with a delay succeeds when the
 //!    coordinator has it: whichever node finds it due has it executed.
@@ -20,20 +22,27 @@ use amalgam_cluster::chunks::{
 };
 use amalgam_cluster::ids::ChunkId;
 use amalgam_index::{Cursor, Flush, Found, Sink, Statistics, Store, Worker};
-use amalgam_op::{Expiry, HashSeed, Hit, ItemView, Key, Now, Op, Outcome, Value};
+use amalgam_op::{Expiry, HashSeed, Hit, ItemView, Key, Now, Op, Outcome, Value, Verb};
 
 use crate::client::ClusterClient;
 use crate::client_connection::ClientError;
 use crate::clock::{boot_ms, unix_ms};
 use crate::handshake::Credentials;
-use crate::membership::Membership;
+use crate::membership::{Membership, Snapshot};
 use crate::node_engines::{ItemScanner, NodeEngines};
 use crate::node_state::NodeState;
+use crate::silence::{Deadlines, SilentNodes};
 
 /// Memory of a worker for the owners of keys, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
 /// Keys of a batch that are requested at a time.
 const BATCH_KEYS: usize = 1_024;
+/// Time after which an operation is given up, in milliseconds.
+const OPERATION_MS: u64 = 1_000;
+/// Silence after which a node that owes answers counts as silent, in milliseconds.
+const SILENT_MS: u64 = 500;
+/// Pause after the gateway could not connect to its node, in milliseconds.
+const RECONNECT_MS: u64 = 1_000;
 /// Time limit of a flush, for members that do not answer and have not left either, in milliseconds.
 const FLUSH_MS: u64 = 30_000;
 
@@ -45,6 +54,8 @@ pub struct Gateway {
     membership: Arc<dyn Membership>,
     node_address: String,
     credentials: Credentials,
+    silent: Arc<SilentNodes>,
+    answers_misses: bool,
 }
 
 impl Gateway {
@@ -56,15 +67,23 @@ impl Gateway {
         node_address: String,
         credentials: Credentials,
     ) -> Self {
-        Self { engines, state, membership, node_address, credentials }
+        let silent = Arc::default();
+        let answers_misses = false;
+        Self { engines, state, membership, node_address, credentials, silent, answers_misses }
+    }
+
+    /// Answers reads that cannot be answered with misses, as a cache may.
+    pub fn answer_misses(self) -> Self {
+        Self { answers_misses: true, ..self }
     }
 
     fn connect(&self) -> Result<ClusterClient, ClientError> {
-        ClusterClient::connect(
-            std::slice::from_ref(&self.node_address),
-            &self.credentials,
-            CACHE_BYTES,
-        )
+        let home = std::slice::from_ref(&self.node_address);
+        let mut client = ClusterClient::connect(home, &self.credentials, CACHE_BYTES)?;
+        let silent = Arc::clone(&self.silent);
+        let (operation_ms, silent_ms) = (OPERATION_MS, SILENT_MS);
+        client.set_deadlines(Deadlines { operation_ms, silent_ms, silent });
+        Ok(client)
     }
 
     /// Drops all items of all nodes.
@@ -105,11 +124,13 @@ impl Gateway {
 
 impl Store for Gateway {
     const NAME: &'static str = "cluster";
+    const FAILED_SETS_REMOVE: bool = false;
     type Worker<'i> = GatewayWorker<'i>;
 
     fn worker(&self) -> GatewayWorker<'_> {
         let items = self.engines.item_scanner();
-        GatewayWorker { gateway: self, items, client: None, retry_ms: 0 }
+        let snapshot = Arc::default();
+        GatewayWorker { gateway: self, items, client: None, retry_ms: 0, snapshot }
     }
 
     fn seed(&self) -> &HashSeed {
@@ -149,6 +170,8 @@ pub struct GatewayWorker<'i> {
     client: Option<ClusterClient>,
     /// When to try to connect again, in [`boot_ms`].
     retry_ms: u64,
+    /// The members that `client` knows.
+    snapshot: Arc<Snapshot>,
 }
 
 /// The request to a key's owner.
@@ -169,13 +192,19 @@ impl GatewayWorker<'_> {
                 Ok(client) => self.client = Some(client),
                 Err(error) => {
                     log::warn!(error:%; "the gateway cannot connect to its node; it tries again");
-                    self.retry_ms = boot_ms() + 100;
+                    self.retry_ms = boot_ms() + RECONNECT_MS;
                 }
             }
         }
         let Some(client) = &mut self.client else {
             return vec![Err(ChunkError::Unavailable); count];
         };
+        let snapshot = self.gateway.state.snapshot();
+        if !Arc::ptr_eq(&snapshot, &self.snapshot) {
+            let members = snapshot.members().map(|(peer, address)| (peer, address.to_owned()));
+            client.set_members(snapshot.view.revision, members);
+            self.snapshot = snapshot;
+        }
         client.call_all(actions)
     }
 }
@@ -223,8 +252,11 @@ impl Worker for GatewayWorker<'_> {
                     }
                     Ok(_) => sink.miss(position),
                     Err(error) => {
-                        log::warn!(error:%; "a key was not read: its client sees a miss");
-                        sink.miss(position)
+                        log::debug!(error:%; "a key was not read");
+                        match self.gateway.answers_misses {
+                            true => sink.miss(position),
+                            false => sink.unanswered(position),
+                        }
                     }
                 };
                 position += 1;
@@ -246,9 +278,15 @@ impl Worker for GatewayWorker<'_> {
                 }
                 outcome
             }
+            // What was forgotten was executed.
+            Err(ChunkError::Unknown | ChunkError::Forgotten) => Outcome::Unknown,
             Err(error) => {
-                log::warn!(error:%; "a key may be unchanged: its client sees an error");
-                Outcome::OutOfMemory
+                log::debug!(error:%; "an operation was not executed");
+                let is_read = matches!(op.verb, Verb::Get(get) if get.touch.is_none());
+                match is_read && self.gateway.answers_misses {
+                    true => Outcome::NotFound,
+                    false => Outcome::Unavailable,
+                }
             }
         }
     }

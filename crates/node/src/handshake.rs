@@ -23,6 +23,7 @@ use amalgam_cluster::wire::{Hello, HelloError, Wire, WireError, WireReader};
 use ring::hmac;
 use ring::rand::{SecureRandom, SystemRandom};
 
+use crate::clock::boot_ms;
 use amalgam_tls::{MutualSession, MutualTls, TlsError};
 
 const NONCE_BYTES: usize = 16;
@@ -32,6 +33,8 @@ const LENGTH_BYTES: usize = 2;
 const GREETING_BYTES_MAX: usize = 256;
 /// The first version whose proof covers the hellos, which name the sender and its role.
 const WHOLE_HELLO_SINCE: u16 = 7;
+/// The first version whose hello ends in the sender's clock.
+const CLOCK_SINCE: u16 = 8;
 /// What the acceptor sends in place of its proof when the dialer's was wrong: no proof is that.
 const REFUSAL: [u8; PROOF_BYTES] = [0; PROOF_BYTES];
 /// The first byte of what TLS says at the beginning: an alert, or a greeting of its own. As the
@@ -185,6 +188,8 @@ struct Greeting {
     /// The version that both sides speak.
     wire_version: u16,
     is_operator: bool,
+    /// The sender's clock when it sent this; None if its version does not say.
+    clock_ms: Option<u64>,
     bytes: Vec<u8>,
 }
 
@@ -223,6 +228,7 @@ impl Handshake {
         let mut own = Vec::new();
         Hello::new(identity.cluster, identity.me).encode(&mut own);
         own.push(u8::from(identity.is_operator()));
+        own.extend_from_slice(&boot_ms().to_le_bytes());
         own.extend_from_slice(&nonce);
         out.extend_from_slice(&(own.len() as u16).to_le_bytes());
         out.extend_from_slice(&own);
@@ -251,16 +257,23 @@ impl Handshake {
         [&side, &first[..], dialer, &second, acceptor, &self.binding].concat()
     }
 
-    /// The key of this connection's proofs; None if the other side claims to be an operator, and
-    /// this one knows no operator token.
+    /// The key of this connection's proofs; None if the dialer claims to be an operator, and this
+    /// side knows no operator token.
     fn key(&self, theirs: &Greeting) -> Option<&hmac::Key> {
-        let is_operator = theirs.is_operator || self.identity.is_operator();
+        // Only a dialer can claim it: a node proves the operator's token to nobody else.
+        let is_operator =
+            if self.is_dialer { self.identity.is_operator() } else { theirs.is_operator };
         if is_operator { self.identity.operator.as_ref() } else { Some(&self.identity.key) }
     }
 
     /// Whether the other side has proved the operator token. Requires: the handshake is complete.
     pub fn is_operator(&self) -> bool {
         self.theirs.as_ref().is_some_and(|theirs| theirs.is_operator)
+    }
+
+    /// The other side's clock, in its [`boot_ms`], when it began; None if its version does not say.
+    pub fn clock_ms(&self) -> Option<u64> {
+        self.theirs.as_ref().and_then(|theirs| theirs.clock_ms)
     }
 
     /// Handles bytes of the other side. Returns its hello and the bytes after the handshake once
@@ -327,9 +340,13 @@ impl Handshake {
         let fields = fields.ok_or(HandshakeError::Wire(WireError::Short))?;
         let has_role = wire_version >= WHOLE_HELLO_SINCE && fields > 0;
         let is_operator = has_role && reader.peek() == Some(1) && hello.from.is_none();
+        let after_role = reader.take(1).and_then(|_| reader.take(size_of::<u64>()));
+        let has_clock = wire_version >= CLOCK_SINCE && fields > size_of::<u64>();
+        let clock_ms = after_role.ok().filter(|_| has_clock);
+        let clock_ms = clock_ms.and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         let bytes = greeting.to_vec();
         self.received.drain(..LENGTH_BYTES + length);
-        let theirs = Greeting { hello, wire_version, is_operator, bytes };
+        let theirs = Greeting { hello, wire_version, is_operator, clock_ms, bytes };
         if self.is_dialer {
             let said = self.transcript(&theirs, true);
             let key = self.key(&theirs).ok_or(HandshakeError::Token)?;

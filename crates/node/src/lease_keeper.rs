@@ -6,8 +6,8 @@
 //!    answered keep-alive was *sent*, less a margin for clock drift. So the node stops before the
 //!    coordinator can tell other nodes that it is gone.
 //! 2. While the coordinator does not answer, the node serves until its deadline and no longer.
-//! 3. The lease is renewed only while the event loop turns, which also writes the log: a node whose
-//!    disk hangs loses its lease, and others take over.
+//! 3. The lease is renewed only while the event loop turns and the log's thread gets on: a node
+//!    whose disk hangs loses its lease, and others take over.
 //! 4. A node that stops leaves the cluster only after its event loop has ended, so no other node
 //!    takes over what it still answers for.
 
@@ -25,8 +25,9 @@ use crate::state_file::StateFile;
 
 /// A lease is renewed after 1/N of it.
 const KEEP_ALIVE_PARTS: u64 = 4;
-/// The event loop must have turned within the last 1/N of the lease for the lease to be renewed, or
-/// within [`BEAT_MS_MIN`] if that is longer; after half of 1/N the keeper looks again.
+/// The event loop must have turned, and the log's thread have completed what it does, within the
+/// last 1/N of the lease for the lease to be renewed, or within [`BEAT_MS_MIN`] if that is longer;
+/// after half of 1/N the keeper looks again.
 const BEAT_PARTS: u64 = 8;
 /// A sound loop on a busy machine may take seconds for one turn, as after the restart of a whole
 /// cluster, when it takes up what its log held.
@@ -142,21 +143,21 @@ impl Renewal {
         }
         let lease_ms = membership.lease_ms();
         let beat_ms = (lease_ms / BEAT_PARTS).max(BEAT_MS_MIN);
-        let still_ms = state.since_beat_ms(sent_ms);
-        if still_ms > beat_ms {
+        let (loop_still_ms, log_still_ms) =
+            (state.since_beat_ms(sent_ms), state.log_still_ms(sent_ms));
+        if loop_still_ms.max(log_still_ms) > beat_ms {
             self.next_ms = sent_ms + lease_ms / (2 * BEAT_PARTS);
             if !self.has_stood_still {
                 let left_ms = state.deadline_ms().saturating_sub(sent_ms);
                 log::warn!(
-                    still_ms, left_ms;
-                    "the event loop stands still, perhaps on the disk of the log: the lease is not \
-                     renewed"
+                    loop_still_ms, log_still_ms, left_ms;
+                    "the event loop or the disk of the log stands still: the lease is not renewed"
                 );
             }
             self.has_stood_still = true;
             let is_over = sent_ms >= state.deadline_ms() + margin_ms(lease_ms);
             return if is_over {
-                Err("the lease ended, as the event loop stood still")
+                Err("the lease ended, as the event loop or the disk of the log stood still")
             } else {
                 Ok(())
             };
@@ -201,7 +202,8 @@ fn flush_if_due(state: &NodeState, membership: &dyn Membership) {
 ///
 /// # Errors
 ///
-/// The reason, if another process has the node's name.
+/// The reason, if another process has the node's name, or the coordinator has lost the cluster's
+/// state: the node's copy of it, from which it can be restored, stays as it is then.
 fn publish_snapshot(
     state: &NodeState,
     membership: &dyn Membership,
@@ -213,6 +215,11 @@ fn publish_snapshot(
             if snapshot.view.incarnation(me.node).is_some_and(|now| now > me.incarnation) =>
         {
             return Err("the lease ended, and another process started under the node's name");
+        }
+        Ok(snapshot) if snapshot.cluster != state.snapshot().cluster => {
+            return Err(
+                "etcd has lost the cluster's state; restore it by `amalgam cluster restore`",
+            );
         }
         Ok(snapshot) if *snapshot != *state.snapshot() => {
             save_state(membership, copy);

@@ -7,6 +7,8 @@
 //! `client` talks to all nodes over blocking connections (`client_connection`), and `gateway` lets
 //! the server answer memcached's clients for the whole cluster. `state_file` keeps a copy of what
 //! etcd holds next to a node's backups, and `restore` makes a cluster of such copies.
+//! `fuzzing`, in builds of fuzz targets only, has doors to what is otherwise reached through
+//! sockets.
 //!
 //! Invariants of this crate:
 //! 1. [`amalgam_cluster`] makes all decisions of a node; this crate only brings it its inputs.
@@ -25,15 +27,19 @@ mod etcd;
 mod etcd_client;
 mod event_loop;
 mod file_storage;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod gateway;
 mod handshake;
 mod lease_keeper;
 mod local;
+mod log_writer;
 mod membership;
 mod node;
 mod node_engines;
 mod node_state;
 mod restore;
+mod silence;
 mod state_file;
 
 pub use amalgam_cluster as cluster;

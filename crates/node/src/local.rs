@@ -1,6 +1,6 @@
 //! Starts a whole cluster in this process.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::node::{NodeConfiguration, NodeError, RunningNode};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Starts nodes that find each other through `membership`, and waits until they share all keys.
-/// They listen on ports of the loopback interface, and differ only in their names.
+/// They listen on the port of `template` and those after it, or on any free ports where that is 0,
+/// and differ otherwise only in their names.
 ///
 /// # Errors
 ///
@@ -25,7 +26,12 @@ pub fn start_local<E: Engine>(
 ) -> Result<Vec<RunningNode>, NodeError> {
     let start = |number: usize| {
         let name = format!("{}-{}", template.name, number + 1);
-        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        // Port 0 lets the system choose.
+        let port = match template.listen.port() {
+            0 => 0,
+            first => first.saturating_add(number as u16),
+        };
+        let listen = SocketAddr::new(template.listen.ip(), port);
         let mut configuration = NodeConfiguration { name, listen, ..template.clone() };
         if let Some(backups) = &mut configuration.backups {
             backups.folder.push(&configuration.name);

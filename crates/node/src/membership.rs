@@ -22,6 +22,8 @@ use crate::clock;
 /// do not know racks read.
 const DIRECTORY_VERSION: u16 = 2;
 const RACKLESS_VERSION: u16 = 1;
+/// Counts of the state are below this, so that there is room for all changes to come.
+const COUNT_MAX: u64 = 1 << 63;
 
 /// Members, groups with their positions, names, addresses.
 type Lists =
@@ -30,6 +32,8 @@ type Lists =
 /// What is decided, at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
+    /// The cluster's number; 0 while there is none.
+    pub cluster: u64,
     /// Members and groups.
     pub view: View,
     /// Where members listen for each other, as `host:port`.
@@ -288,6 +292,9 @@ impl ClusterState {
             return Err(ClusterStateError::Version(version));
         }
         let (cluster, seed, flushes, revision) = Wire::decode(&mut from)?;
+        if flushes >= COUNT_MAX || revision >= COUNT_MAX {
+            return Err(WireError::Invalid.into());
+        }
         let (members, groups, names, addresses): Lists = Wire::decode(&mut from)?;
         let mut racks: Vec<(NodeId, String)> = Vec::new();
         if version > RACKLESS_VERSION {
@@ -315,7 +322,7 @@ impl ClusterState {
         let view = self.coordinator.view().clone();
         let (addresses, racks) = (self.addresses.clone(), self.racks.clone());
         let Self { flushes, flush_due_unix_ms, .. } = *self;
-        Snapshot { view, addresses, racks, flushes, flush_due_unix_ms }
+        Snapshot { cluster: self.cluster, view, addresses, racks, flushes, flush_due_unix_ms }
     }
 }
 
@@ -440,6 +447,12 @@ mod tests {
         assert_eq!(again.racks.values().collect::<Vec<_>>(), ["r1"]);
         for cut in 0..bytes.len() {
             assert!(ClusterState::from_bytes(&bytes[..cut]).is_err());
+        }
+        // The count of flushes, and the revision, which no change could increment.
+        for at in [2 + 8 + 8, 2 + 8 + 8 + 8] {
+            let mut damaged = bytes.clone();
+            damaged[at..at + 8].fill(0xff);
+            assert!(ClusterState::from_bytes(&damaged).is_err(), "{at}");
         }
         let later = [&(DIRECTORY_VERSION + 1).to_le_bytes()[..], &bytes[2..]].concat();
         let error = ClusterState::from_bytes(&later).expect_err("it cannot be read");

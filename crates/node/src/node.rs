@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use amalgam_cluster::chunks::{ChunkSettings, ClientId, MAX_CHUNK_BYTES};
 use amalgam_cluster::coordinator::CoordinatorError;
 use amalgam_cluster::ids::PARTITIONS;
-use amalgam_cluster::log::{Durability, LogError, LogSettings};
+use amalgam_cluster::log::{Durability, LogError, LogSettings, Storage, StorageError};
 use amalgam_cluster::node::{Node, NodeSettings};
 use amalgam_cluster::overlay::{OverlaySettings, Peer};
 use amalgam_cluster::replication::{RecoveredState, ReplicaStore, ReplicationSettings};
@@ -28,12 +28,18 @@ use crate::event_loop::EventLoop;
 use crate::file_storage::FileStorage;
 use crate::gateway::Gateway;
 use crate::handshake::{Credentials, HandshakeError, Identity};
-use crate::lease_keeper::{keep_alive_during, keep_lease, save_state};
+use crate::lease_keeper::{FINAL_TARGET, keep_alive_during, keep_lease, save_state};
+use crate::log_writer::LogWriter;
 use crate::membership::{Joined, Membership, MembershipError};
 use crate::node_engines::{Engines, NodeEngines, Part};
 use crate::node_state::NodeState;
-use crate::state_file::StateFile;
+use crate::state_file::{STATE_FILE, StateFile};
 use amalgam_tls::{MutualTls, TlsFiles};
+
+#[cfg(test)]
+mod client_budget;
+#[cfg(test)]
+mod hanging_disk;
 
 /// How long a node that stops waits for threads that hang, and how often it looks.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
@@ -104,7 +110,7 @@ impl BackupConfiguration {
     /// Opens the log of backups, and returns what earlier incarnations left in it.
     fn replica_store(
         &self,
-        storage: FileStorage,
+        storage: Box<dyn Storage>,
         joined: &Joined,
     ) -> Result<(ReplicaStore, RecoveredState), NodeError> {
         let settings = LogSettings::default();
@@ -112,9 +118,13 @@ impl BackupConfiguration {
         let segments_max = u32::try_from(segments_max).unwrap_or(u32::MAX).max(SEGMENTS_MIN);
         let settings = LogSettings { durability: self.durability, segments_max, ..settings };
         let (cluster, me) = (joined.cluster, joined.peer);
-        let (replica_store, recovered) =
-            ReplicaStore::resume(Box::new(storage), (cluster, me, boot_number()), settings)
-                .map_err(|error| NodeError::Log(self.folder.clone(), error))?;
+        let refused = |error| NodeError::Log(self.folder.clone(), error);
+        let (mut replica_store, recovered) =
+            ReplicaStore::resume(storage, (cluster, me, boot_number()), settings)
+                .map_err(refused)?;
+        while !replica_store.is_written().map_err(refused)? {
+            std::thread::sleep(STOP_TICK);
+        }
         for damage in &replica_store.replay_report().damages {
             log::warn!(
                 segment = damage.segment, offset = damage.offset;
@@ -200,6 +210,8 @@ pub enum NodeError {
     Log(PathBuf, LogError),
     /// The certificates cannot be used; the text says which and why.
     Tls(String),
+    /// The coordinator holds no cluster, but this folder is of a node that belonged to one.
+    Lost(PathBuf),
     /// A member of the cluster, at this address, and this node refuse each other.
     Unwelcome(String, HandshakeError),
 }
@@ -214,7 +226,13 @@ impl fmt::Display for NodeError {
             Self::Unwelcome(address, error) => {
                 write!(f, "the cluster's node at {address} and this one refuse each other: {error}")
             }
-            Self::Log(folder, LogError::Full) => write!(
+            Self::Lost(folder) => write!(
+                f,
+                "etcd holds no cluster, but {} has backups of one: if etcd lost its data, restore \
+                 the cluster by `amalgam cluster restore`; for a new cluster, move the folder away",
+                folder.display()
+            ),
+            Self::Log(folder, LogError::Full | LogError::Storage(StorageError::Full)) => write!(
                 f,
                 "backups in {}: there is no room: the disk is full, or --backup-space is used up",
                 folder.display()
@@ -265,6 +283,9 @@ impl Default for NodeConfiguration {
     }
 }
 
+/// The log's storage for the thread that writes and for the one that reads.
+type LogFiles = (Box<dyn Storage>, Box<dyn Storage>);
+
 /// A node that runs. It stops when the value is dropped.
 #[derive(Debug)]
 pub struct RunningNode {
@@ -288,6 +309,15 @@ impl RunningNode {
         configuration: &NodeConfiguration,
         membership: Arc<dyn Membership>,
     ) -> Result<Self, NodeError> {
+        Self::start_with::<E>(configuration, membership, |storage| Box::new(storage))
+    }
+
+    /// As [`Self::start`]; `writer` gets what the log is written to.
+    fn start_with<E: Engine>(
+        configuration: &NodeConfiguration,
+        membership: Arc<dyn Membership>,
+        writer: impl FnOnce(FileStorage) -> Box<dyn Storage>,
+    ) -> Result<Self, NodeError> {
         let listener = TcpListener::bind(configuration.listen)?;
         let address = listener.local_addr()?;
         let tls =
@@ -297,18 +327,29 @@ impl RunningNode {
             operator_token: configuration.operator_token.clone(),
             tls: tls.map(Arc::new),
         };
-        // Before it joins, which would end the incarnation that may be using the folder.
+        // Before it joins: a second process must fail without waiting for the lease.
         let backups = configuration.backups.as_ref();
         let storage = backups.map(|backups| FileStorage::open(&backups.folder)).transpose()?;
+        let files = storage.map(|storage| {
+            let reader = Box::new(storage.reader());
+            (writer(storage), reader as Box<dyn Storage>)
+        });
         check_admission(membership.as_ref(), &credentials)?;
         let advertised = configuration.advertise.clone().unwrap_or_else(|| address.to_string());
         let name = Some(&configuration.name).filter(|name| !name.is_empty()).unwrap_or(&advertised);
+        // A new cluster would take the place of the one that the node can help to restore.
+        if let Some(backups) = &configuration.backups
+            && backups.folder.join(STATE_FILE).exists()
+            && with_retry(|| membership.snapshot())?.cluster == 0
+        {
+            return Err(NodeError::Lost(backups.folder.clone()));
+        }
         let join = || membership.join(name, &advertised, &configuration.rack);
         let (joined, sent_ms) = join_when_free(name, membership.lease_ms(), join)?;
         let started = Self::serve::<E>(
             configuration,
             &membership,
-            storage,
+            files,
             (joined, sent_ms),
             listener,
             credentials,
@@ -326,7 +367,7 @@ impl RunningNode {
     fn serve<E: Engine>(
         configuration: &NodeConfiguration,
         membership: &Arc<dyn Membership>,
-        storage: Option<FileStorage>,
+        files: Option<LogFiles>,
         (joined, sent_ms): (Joined, u64),
         listener: TcpListener,
         credentials: Credentials,
@@ -357,11 +398,12 @@ impl RunningNode {
             maintenance_stops: Arc::default(),
             threads: Vec::new(),
         };
-        let read = |(backups, storage): (&BackupConfiguration, FileStorage)| {
-            let read = || backups.replica_store(storage, &joined);
+        let read = |(backups, (writer, reader)): (&BackupConfiguration, LogFiles)| {
+            let storage = LogWriter::start(writer, reader, Arc::clone(&node.state))?;
+            let read = || backups.replica_store(Box::new(storage), &joined);
             keep_alive_during(&node.state, membership.as_ref(), joined.peer, read)
         };
-        let replica_store = configuration.backups.as_ref().zip(storage).map(read).transpose()?;
+        let replica_store = configuration.backups.as_ref().zip(files).map(read).transpose()?;
         let limits = configuration.backups.as_ref().map(BackupConfiguration::limits);
         let super_share_percent = configuration.super_share_percent;
         let settings = NodeSettings {
@@ -393,10 +435,11 @@ impl RunningNode {
         let (sender, receiver) = channel();
         let (state, membership, me) =
             (Arc::clone(&self.state), Arc::clone(&self.membership), self.joined.peer);
+        // Before the first renewal, which asks for it.
+        state.beat(boot_ms());
         self.thread("lease", move || keep_lease(&state, membership.as_ref(), me, &receiver, copy))?;
         let (state, engines) = (Arc::clone(&self.state), Arc::clone(&self.engines));
         let (joined, credentials) = (self.joined, self.credentials.clone());
-        state.beat(boot_ms());
         self.thread("node", move || {
             let _ended = LoopEnded(Arc::clone(&state));
             let clock = Arc::clone(&state);
@@ -412,7 +455,10 @@ impl RunningNode {
             let event_loop =
                 EventLoop::new(Arc::clone(&state), node, joined.peer, identity, listener, sender);
             if let Err(error) = event_loop.and_then(|mut event_loop| event_loop.run()) {
-                log::error!(error:%; "the event loop failed: the node stops");
+                log::error!(
+                    target: FINAL_TARGET, error:%;
+                    "the event loop failed: the node stops"
+                );
             }
             state.stop();
         })?;

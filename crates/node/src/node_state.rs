@@ -20,6 +20,11 @@ pub struct NodeState {
     deadline_ms: AtomicU64,
     /// When the event loop began its last turn, in [`crate::clock::boot_ms`].
     beat_ms: AtomicU64,
+    /// Since when the log's thread works on one command, in [`crate::clock::boot_ms`]; 0 while it
+    /// has none.
+    log_busy_since_ms: AtomicU64,
+    /// Whether the event loop is to look at the snapshot and the flags before the next tick is due.
+    is_tick_due: AtomicBool,
     is_stopping: AtomicBool,
     is_leaving: AtomicBool,
     has_left: AtomicBool,
@@ -44,6 +49,8 @@ impl NodeState {
             has_left: AtomicBool::new(false),
             has_loop_ended: AtomicBool::new(false),
             beat_ms: AtomicU64::new(boot_ms()),
+            log_busy_since_ms: AtomicU64::new(0),
+            is_tick_due: AtomicBool::new(false),
             waker: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             clock: ItemClock::default(),
         })
@@ -57,7 +64,7 @@ impl NodeState {
     /// Replaces the snapshot and wakes the event loop.
     pub fn publish(&self, snapshot: Arc<Snapshot>) {
         *self.snapshot.lock().ignore_poison() = snapshot;
-        self.wake();
+        self.wake_for_tick();
     }
 
     /// Until when the node is certainly a member, in [`crate::clock::boot_ms`].
@@ -70,7 +77,7 @@ impl NodeState {
         self.deadline_ms.store(deadline_ms, Ordering::Release);
     }
 
-    /// The event loop begins a turn: it reads packets and has written its log.
+    /// The event loop begins a turn.
     pub fn beat(&self, now_ms: u64) {
         self.beat_ms.store(now_ms, Ordering::Release);
     }
@@ -78,6 +85,19 @@ impl NodeState {
     /// How long ago the event loop began its last turn, in milliseconds.
     pub fn since_beat_ms(&self, now_ms: u64) -> u64 {
         now_ms.saturating_sub(self.beat_ms.load(Ordering::Acquire))
+    }
+
+    /// The log's thread begins a command at this time, or has none (0).
+    pub fn set_log_busy_since_ms(&self, since_ms: u64) {
+        self.log_busy_since_ms.store(since_ms, Ordering::Release);
+    }
+
+    /// How long the log's thread has worked on one command, in milliseconds.
+    pub fn log_still_ms(&self, now_ms: u64) -> u64 {
+        match self.log_busy_since_ms.load(Ordering::Acquire) {
+            0 => 0,
+            since_ms => now_ms.saturating_sub(since_ms),
+        }
     }
 
     /// Records that the event loop answers nothing more.
@@ -98,7 +118,7 @@ impl NodeState {
     /// Has the node hand everything it has to other nodes.
     pub fn start_leaving(&self) {
         self.is_leaving.store(true, Ordering::Release);
-        self.wake();
+        self.wake_for_tick();
     }
 
     /// Whether the node hands everything it has to other nodes.
@@ -127,7 +147,18 @@ impl NodeState {
         &self.waker
     }
 
-    fn wake(&self) {
+    fn wake_for_tick(&self) {
+        self.is_tick_due.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Whether a tick is due at once; not the next time.
+    pub fn take_tick_due(&self) -> bool {
+        self.is_tick_due.swap(false, Ordering::AcqRel)
+    }
+
+    /// Wakes the event loop.
+    pub fn wake(&self) {
         // Fails only if the eventfd's counter is full: the event loop is woken already.
         let _ = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
     }

@@ -22,13 +22,13 @@ pub struct RestorePlan {
     pub state: ClusterState,
     /// The revision of the newest copy.
     pub revision: u64,
-    /// Members at that revision, and the names of those whose copies are missing.
+    /// The number of members at that revision.
     pub members: usize,
-    /// See `members`.
+    /// The names of the members whose copies are missing.
     pub missing: Vec<String>,
-    /// Groups of super peers, and those of which no majority is among the copies.
+    /// The number of groups of super peers.
     pub groups: usize,
-    /// See `groups`.
+    /// The number of groups of which no majority is among the copies.
     pub broken_groups: usize,
 }
 

@@ -120,7 +120,7 @@ impl<const REPLICATED: bool> Workload for ChunkWorkload<REPLICATED> {
                 }
             }
             // The result is unknown.
-            (_, Err(ChunkError::Unavailable)) => {}
+            (_, Err(ChunkError::Unavailable | ChunkError::Unknown)) => {}
             (action, result) => {
                 observed.wrong_answers.push(format!("{now_ms}: {action:?} got {result:?}"));
             }

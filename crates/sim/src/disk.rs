@@ -15,6 +15,8 @@ pub struct Disk {
     storage: Arc<Mutex<MemoryStorage>>,
     /// Power losses of its machine.
     pub power_losses: u64,
+    /// Since when and until when it hangs, in true milliseconds; None while it does not.
+    pub hangs_ms: Option<(u64, u64)>,
 }
 
 impl Disk {
@@ -31,6 +33,11 @@ impl Disk {
     pub fn crash(&mut self, has_power: bool, random: &mut Random) {
         self.power_losses += u64::from(!has_power);
         let mut disk = self.lock();
+        if self.hangs_ms.is_some() {
+            // The first of the calls that waited may be carried out just before.
+            let calls = random.below(disk.queued() as u64 + 1) as usize;
+            disk.release(calls);
+        }
         let crash = if has_power {
             Crash::Process
         } else if random.percent(50) {
@@ -40,6 +47,27 @@ impl Disk {
             Crash::Power { writes, bytes: random.below(600) as usize }
         };
         disk.crash(crash);
+        drop(disk);
+        self.hangs_ms = None;
+    }
+
+    /// Has it hang until [`Self::release`]; `is_hidden` if it is to seem idle meanwhile.
+    pub fn hang(&mut self, since_ms: u64, until_ms: u64, is_hidden: bool) {
+        self.hangs_ms = Some((since_ms, until_ms));
+        let mut disk = self.lock();
+        disk.hides_queue = is_hidden;
+        disk.hang();
+    }
+
+    /// Carries out what waited.
+    pub fn release(&mut self) {
+        self.hangs_ms = None;
+        self.lock().release(usize::MAX);
+    }
+
+    /// The number of calls that wait.
+    pub fn queued(&self) -> usize {
+        self.lock().queued()
     }
 
     /// Flips bits in one segment.

@@ -39,6 +39,9 @@ pub struct Faults {
     /// Bytes on the disk of one node change, even when another node has just died that it may
     /// replace. No range is left to that node alone, and it restarts with an empty disk.
     pub rot: bool,
+    /// Disks hang for up to two leases: they carry out nothing meanwhile, and a process that is
+    /// killed takes with it what waited. Often one hangs when all nodes stop.
+    pub hangs: bool,
 }
 
 impl Faults {
@@ -50,10 +53,11 @@ impl Faults {
         worst: false,
         power: false,
         rot: false,
+        hangs: false,
     };
     /// The common faults.
     pub const ALL: Self =
         Self { network: NetworkFaults::HEAVY, crashes: true, partitions: true, ..Self::NONE };
-    /// All faults except rot.
+    /// All faults except rot and hanging disks.
     pub const WORST: Self = Self { worst: true, power: true, ..Self::ALL };
 }

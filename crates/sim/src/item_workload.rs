@@ -214,7 +214,7 @@ fn observe_register(
         // The partition has no owner, so there is no item.
         Err(ChunkError::NoChunk) => None,
         // The result is unknown.
-        Err(ChunkError::Unavailable) => return,
+        Err(ChunkError::Unavailable | ChunkError::Unknown) => return,
         other => return observed.wrong_answers.push(format!("{now_ms}: {op:?} got {other:?}")),
     };
     match (&op.verb, outcome) {
@@ -277,7 +277,7 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
         }
         let names = &mut observed.items;
         if op.verb != ItemVerb::Read
-            && !matches!(result, Err(ChunkError::Unavailable))
+            && !matches!(result, Err(ChunkError::Unavailable | ChunkError::Unknown))
             && let Some(unknown) = names.unknown.get_mut(&op.key)
         {
             *unknown -= 1;
@@ -286,7 +286,7 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
             Ok(Response::Item(answer)) => answer,
             // No partition has an owner at first. A lost item would be missed at the end.
             Err(ChunkError::NoChunk) => return,
-            Err(ChunkError::Unavailable) if REPLICATED => return,
+            Err(ChunkError::Unavailable | ChunkError::Unknown) if REPLICATED => return,
             other => return observed.wrong_answers.push(format!("{now_ms}: {op:?} got {other:?}")),
         };
         match (&op.verb, answer.outcome) {

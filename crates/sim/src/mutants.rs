@@ -35,6 +35,8 @@ pub enum Mutant {
     JoinsOverLiveIncarnation,
     /// A failover looks for chunks under their creator instead of their last owner.
     WrongSource,
+    /// Disks that hang seem idle, so that backups acknowledge what is not written.
+    AcknowledgesBeforeWriting,
     /// Replicas with as many batches as their leader count as equal to it.
     ComparesCountsOnly,
 }

@@ -28,13 +28,15 @@ pub struct Scenario {
     pub power: bool,
     /// See [`Faults::rot`]. Off by default, since one node fewer would be spared.
     pub rot: bool,
+    /// See [`Faults::hangs`].
+    pub hangs: bool,
     /// Whether clients run the item workload rather than the chunk workload.
     pub items: bool,
 }
 
 impl Default for Scenario {
     fn default() -> Self {
-        let Faults { network, crashes, partitions, worst, power, rot } = Faults::WORST;
+        let Faults { network, crashes, partitions, worst, power, rot, hangs } = Faults::WORST;
         let NetworkFaults { lost_percent, twice_percent, late_percent } = network;
         let (nodes, seconds) = (5, 50);
         Self {
@@ -48,6 +50,7 @@ impl Default for Scenario {
             worst,
             power,
             rot,
+            hangs,
             items: false,
         }
     }
@@ -72,8 +75,8 @@ impl Scenario {
     pub fn faults(&self) -> Faults {
         let Self { lost_percent, twice_percent, late_percent, .. } = *self;
         let network = NetworkFaults { lost_percent, twice_percent, late_percent };
-        let Self { crashes, partitions, worst, power, rot, .. } = *self;
-        Faults { network, crashes, partitions, worst, power, rot }
+        let Self { crashes, partitions, worst, power, rot, hangs, .. } = *self;
+        Faults { network, crashes, partitions, worst, power, rot, hangs }
     }
 }
 

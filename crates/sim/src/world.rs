@@ -14,6 +14,7 @@ use amalgam_cluster::replication::ReplicationMessage;
 use amalgam_cluster::wire::{Packet, Wire};
 
 use crate::coverage::{self, RaceDetector};
+use crate::disk::Disk;
 use crate::event_queue::EventQueue;
 use crate::faults::Faults;
 use crate::item_workload::ItemWorkload;
@@ -25,11 +26,14 @@ use crate::observations::Observations;
 use crate::random::Random;
 
 mod durability_check;
+mod hanging_disks;
 
 /// Length of a lease in milliseconds.
 const LEASE_MS: u64 = 2_000;
 /// All nodes stop for the first time within this time after the start, and again within it.
 const POWER_MS: u64 = 40_000;
+/// A node whose disk hangs for longer does not renew its lease.
+const STUCK_MS: u64 = LEASE_MS / 4;
 /// Interval of a node's ticks.
 const TICK_MS: u64 = 25;
 
@@ -69,6 +73,7 @@ enum Event {
     NodeStarts(String),
     InjectFault,
     CoordinatorReturns,
+    DiskReturns(NodeId),
     /// All nodes stop.
     ClusterStops,
 }
@@ -101,6 +106,8 @@ pub struct World<P> {
     /// The node whose disk rots, and the random numbers for it.
     rotting_node: Option<NodeId>,
     rot_random: Random,
+    /// Random numbers for disks that hang.
+    hang_random: Random,
     /// Peers in replica sets that were asked for and may still be committed.
     pending_sets: BTreeMap<(Creator, RequestId), Vec<Peer>>,
     /// Buffer for the packet that is being sent.
@@ -136,6 +143,7 @@ impl<P: NodeProcess> World<P> {
             race_detector: RaceDetector::default(),
             rotting_node: None,
             rot_random: Random::new(!seed),
+            hang_random: Random::new(seed.rotate_left(32)),
             pending_sets: BTreeMap::new(),
             encoded: Vec::new(),
             spares_last_holder: faults.worst,
@@ -181,6 +189,7 @@ impl<P: NodeProcess> World<P> {
         self.faults = Faults { worst, power, ..Faults::NONE };
         self.restore_coordinator();
         self.partition = Partition::default();
+        self.observed.disks.values_mut().for_each(Disk::release);
         self.observed.is_settling = true;
         self.run(10_000);
         if self.is_recovering_all() {
@@ -198,6 +207,7 @@ impl<P: NodeProcess> World<P> {
             Event::Tick(peer) => self.tick(peer),
             Event::InjectFault => self.fault(),
             Event::CoordinatorReturns => self.restore_coordinator(),
+            Event::DiskReturns(node) => self.release_disk(node),
             Event::ClusterStops => self.stop_all(),
             Event::ProposalArrives(_) if self.is_coordinator_away => {}
             Event::ProposalArrives(proposal) => {
@@ -381,7 +391,9 @@ impl<P: NodeProcess> World<P> {
         }
         let mut out = Vec::new();
         let is_away = self.is_coordinator_away;
-        if now_ms >= node.keep_alive_ms && !is_away {
+        let hangs_ms = self.observed.disks.get(&peer.node).and_then(|disk| disk.hangs_ms);
+        let is_stuck = hangs_ms.is_some_and(|(since_ms, _)| now_ms > since_ms + STUCK_MS);
+        if now_ms >= node.keep_alive_ms && !is_away && !is_stuck {
             node.keep_alive_ms = now_ms + LEASE_MS / 6;
             if self.coordinator.keep_alive(peer, now_ms).is_err() {
                 // Its lease ended, so it must restart.
@@ -570,6 +582,9 @@ impl<P: NodeProcess> World<P> {
         if !is_in_logs && !self.is_backed_up() {
             return self.queue.schedule(self.now_ms + 20, Event::ClusterStops);
         }
+        if self.hang_before_stop() {
+            return;
+        }
         if self.is_recovering_all() {
             self.observed.coverage.record("all nodes stopped again during recovery");
         }
@@ -581,6 +596,9 @@ impl<P: NodeProcess> World<P> {
         self.unrecovered = self.names.keys().map(|peer| (peer.node, peer.incarnation)).collect();
         self.crashed_alone = false;
         self.stalling = None;
+        if self.observed.disks.values().any(|disk| disk.queued() > 0) {
+            self.observed.coverage.record("all nodes stopped while writes waited for a disk");
+        }
         for peer in self.nodes.values().map(|node| node.peer).collect::<Vec<_>>() {
             self.nodes.remove(&peer);
             self.crash_disk(peer.node, has_power);
@@ -604,6 +622,9 @@ impl<P: NodeProcess> World<P> {
         self.rot();
         let peers: Vec<Peer> = self.nodes.values().map(|node| node.peer).collect();
         let Some(peer) = self.random.pick(&peers).copied() else { return };
+        if self.faults.hangs {
+            self.hang_disks();
+        }
         if self.faults.worst && self.random.percent(30) {
             return self.worst_fault(peer);
         }

@@ -125,6 +125,29 @@ fn silent_holders_are_noticed() {
     assert!(seeds_to_find_in(&rot(), Mutant::SilentHolders).is_some());
 }
 
+/// All faults but rot, and disks that hang.
+fn hangs() -> Scenario {
+    Scenario { hangs: true, ..Scenario::default() }
+}
+
+#[test]
+fn writes_that_wait_for_a_disk_are_not_acknowledged() {
+    let mut sum = Report::default();
+    for seed in seeds(0, 10) {
+        assert_eq!(sum.run(seed, &hangs()), Vec::<String>::new(), "seed {seed}");
+    }
+    for race in
+        ["a disk that hung while writes waited", "all nodes stopped while writes waited for a disk"]
+    {
+        assert!(sum.get(&format!("race: {race}")) > 0, "{race}: {sum}");
+    }
+}
+
+#[test]
+fn acknowledgements_before_writing_are_noticed() {
+    assert!(seeds_to_find_in(&hangs(), Mutant::AcknowledgesBeforeWriting).is_some());
+}
+
 #[test]
 fn reused_incarnations_are_noticed() {
     assert!(seeds_to_find(Mutant::ReusedIncarnation).is_some());

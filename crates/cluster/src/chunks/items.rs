@@ -106,7 +106,7 @@ impl ItemVerb {
             Verb::Store(store) => store.wants_cas = true,
             Verb::Arithmetic(arithmetic) => arithmetic.wants_cas = true,
             Verb::Get(get) => get.wants_cas |= get.vivify.is_some(),
-            // An item that stays keeps its id.
+            // The item has an id already, and one that stays as stale gets a new one.
             Verb::Delete(_) => {}
         }
         Some(verb)

@@ -141,7 +141,8 @@ pub enum ChunkError {
     Outdated,
     /// The chunk is about to move, or ids are being claimed; retry soon.
     Retry,
-    /// The node is not certain to be a member.
+    /// The node is not certain to be a member, or the request came too late; nothing was executed.
+    /// From a client: the operation was given up, and was not executed.
     Unavailable,
     /// Another incarnation of the node was meant; this is the present one.
     Restarted(u32),
@@ -151,6 +152,9 @@ pub enum ChunkError {
     Forgotten,
     /// Too many sessions, operations or unconfirmed responses.
     Busy,
+    /// Only from a client, never from an owner: the operation was given up, and may have been
+    /// executed.
+    Unknown,
 }
 
 impl fmt::Display for ChunkError {
@@ -169,6 +173,7 @@ impl fmt::Display for ChunkError {
             Self::NoSession => "the client has no session at this node; open one",
             Self::Forgotten => "the operation was answered and confirmed before",
             Self::Busy => "too many requests are open at this node; retry later",
+            Self::Unknown => "the owner did not answer in time: it may have executed the operation",
         })
     }
 }

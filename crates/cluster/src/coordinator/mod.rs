@@ -116,9 +116,14 @@ impl Coordinator {
     pub fn join(&mut self, name: &str, now_ms: u64) -> Result<Peer, CoordinatorError> {
         let peer = match self.names.get(name) {
             Some(last) if self.view.has(*last) => return Err(CoordinatorError::Alive),
-            Some(last) => Peer { incarnation: last.incarnation + 1, ..*last },
+            Some(last) => {
+                let next = last.incarnation.checked_add(1).ok_or(CoordinatorError::Full)?;
+                Peer { incarnation: next, ..*last }
+            }
             None => {
-                let number = u16::try_from(self.names.len()).ok();
+                // The number of names, as none is ever removed, unless the state was damaged.
+                let last = self.names.values().map(|peer| peer.node.get()).max();
+                let number = last.map_or(Some(0), |last| last.checked_add(1));
                 let number = number.filter(|number| *number < NAMED_FIRST);
                 let node = number.and_then(|number| NodeId::new(number).ok());
                 Peer { node: node.ok_or(CoordinatorError::Full)?, incarnation: 1 }
@@ -283,6 +288,21 @@ mod tests {
         assert_eq!(coordinator.keep_alive(again, 1_500), Ok(()));
         coordinator.expire(2_000);
         assert_eq!(coordinator.view().members.keys().collect::<Vec<_>>(), [&again.node]);
+    }
+
+    /// A state that was damaged where it is kept must not make two nodes of one.
+    #[test]
+    fn ids_and_incarnations_are_not_given_twice_whatever_the_names_are() {
+        let peer =
+            |node, incarnation| Peer { node: NodeId::new(node).expect("a node"), incarnation };
+        let names = [("a".to_owned(), peer(1, u32::MAX)), ("b".to_owned(), peer(7, 1))];
+        let settings = OverlaySettings::default();
+        let mut coordinator =
+            Coordinator::resume(settings, 1_000, View::default(), BTreeMap::from(names));
+        assert_eq!(coordinator.join("a", 0), Err(CoordinatorError::Full));
+        assert_eq!(coordinator.join("b", 0), Ok(peer(7, 2)));
+        assert_eq!(coordinator.join("c", 0), Ok(peer(8, 1)));
+        assert_eq!(coordinator.join("d", 0), Ok(peer(9, 1)));
     }
 
     #[test]

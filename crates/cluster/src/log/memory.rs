@@ -28,6 +28,14 @@ pub enum Crash {
     },
 }
 
+/// What was handed over to a medium that hangs.
+#[derive(Clone, Debug)]
+enum Queued {
+    Create { segment: u32, before: Option<Vec<u8>> },
+    Write(Write),
+    Sync,
+}
+
 #[derive(Clone, Debug)]
 struct Write {
     segment: u32,
@@ -49,11 +57,73 @@ pub struct MemoryStorage {
     pub is_read_only: bool,
     /// How many more syncs succeed; none for all.
     pub syncs_left: Option<usize>,
+    /// What was handed over since the medium began to hang. Reads see it already; a crash may not
+    /// have carried it out.
+    queued: Vec<Queued>,
+    hangs: bool,
+    /// The error of what was carried out late.
+    failed: Option<StorageError>,
+    /// Whether it says that it is idle while it hangs: a planted defect.
+    pub hides_queue: bool,
 }
 
 impl MemoryStorage {
-    /// Reduces the contents to what survives a crash.
+    /// Has the medium hang: it carries out nothing until [`Self::release`].
+    pub fn hang(&mut self) {
+        self.hangs = true;
+    }
+
+    /// Carries out the first N of the calls that were handed over while the medium hung, and undoes
+    /// the rest, which never happened. Then it hangs no more.
+    pub fn release(&mut self, calls: usize) {
+        self.hangs = false;
+        let mut queued = std::mem::take(&mut self.queued);
+        let undone = queued.split_off(calls.min(queued.len()));
+        for call in undone.into_iter().rev() {
+            match call {
+                Queued::Create { segment, before: Some(bytes) } => {
+                    self.segments.insert(segment, bytes);
+                }
+                Queued::Create { segment, before: None } => drop(self.segments.remove(&segment)),
+                Queued::Write(write) => {
+                    let place = write.offset..write.offset + write.before.len();
+                    self.bytes(&write, place).copy_from_slice(&write.before);
+                }
+                Queued::Sync => {}
+            }
+        }
+        for call in queued {
+            match call {
+                Queued::Create { segment, .. } => {
+                    self.unsynced.retain(|write| write.segment != segment)
+                }
+                Queued::Write(write) => {
+                    self.touched.insert(write.segment);
+                    self.unsynced.push(write);
+                }
+                Queued::Sync => self.failed = self.failed.or(self.sync_now().err()),
+            }
+        }
+    }
+
+    /// The number of calls that were handed over since the medium began to hang.
+    pub fn queued(&self) -> usize {
+        self.queued.len()
+    }
+
+    fn sync_now(&mut self) -> Result<(), StorageError> {
+        if let Some(left) = &mut self.syncs_left {
+            *left = left.checked_sub(1).ok_or(StorageError::Broken)?;
+        }
+        let touched = std::mem::take(&mut self.touched);
+        self.unsynced.retain(|write| !touched.contains(&write.segment));
+        Ok(())
+    }
+
+    /// Reduces the contents to what survives a crash. Nothing that is queued does.
     pub fn crash(&mut self, crash: Crash) {
+        self.release(0);
+        self.failed = None;
         self.touched.clear();
         if crash == Crash::Process {
             return;
@@ -142,8 +212,11 @@ impl Storage for MemoryStorage {
         if self.capacity_bytes.is_some_and(|capacity| used + bytes as usize > capacity) {
             return Err(StorageError::Full);
         }
-        self.unsynced.retain(|write| write.segment != segment);
-        self.segments.insert(segment, vec![0; bytes as usize]);
+        let before = self.segments.insert(segment, vec![0; bytes as usize]);
+        match self.hangs {
+            true => self.queued.push(Queued::Create { segment, before }),
+            false => self.unsynced.retain(|write| write.segment != segment),
+        }
         Ok(())
     }
 
@@ -156,8 +229,13 @@ impl Storage for MemoryStorage {
         let there = all.get_mut(place).ok_or(StorageError::Broken)?;
         let (before, after) = (there.to_vec(), bytes.to_vec());
         there.copy_from_slice(bytes);
+        let write = Write { segment, offset: offset as usize, before, after };
+        if self.hangs {
+            self.queued.push(Queued::Write(write));
+            return Ok(());
+        }
         self.touched.insert(segment);
-        self.unsynced.push(Write { segment, offset: offset as usize, before, after });
+        self.unsynced.push(write);
         Ok(())
     }
 
@@ -169,12 +247,26 @@ impl Storage for MemoryStorage {
     }
 
     fn sync(&mut self) -> Result<(), StorageError> {
-        if let Some(left) = &mut self.syncs_left {
-            *left = left.checked_sub(1).ok_or(StorageError::Broken)?;
+        if self.hangs {
+            self.queued.push(Queued::Sync);
+            return Ok(());
         }
-        let touched = std::mem::take(&mut self.touched);
-        self.unsynced.retain(|write| !touched.contains(&write.segment));
-        Ok(())
+        self.sync_now()
+    }
+
+    fn is_idle(&mut self) -> Result<bool, StorageError> {
+        match self.failed {
+            Some(error) => Err(error),
+            None => Ok(self.queued.is_empty() || self.hides_queue),
+        }
+    }
+
+    fn unwritten_bytes(&self) -> usize {
+        let writes = self.queued.iter().map(|call| match call {
+            Queued::Write(write) => write.after.len(),
+            Queued::Create { .. } | Queued::Sync => 0,
+        });
+        writes.sum()
     }
 }
 
@@ -198,5 +290,13 @@ impl Storage for Arc<Mutex<MemoryStorage>> {
 
     fn sync(&mut self) -> Result<(), StorageError> {
         self.lock().map_err(|_| StorageError::Broken)?.sync()
+    }
+
+    fn is_idle(&mut self) -> Result<bool, StorageError> {
+        self.lock().map_err(|_| StorageError::Broken)?.is_idle()
+    }
+
+    fn unwritten_bytes(&self) -> usize {
+        self.lock().map_or(0, |storage| storage.unwritten_bytes())
     }
 }

@@ -7,8 +7,9 @@
 //! not taken for a present one. [`Storage`] decides where the bytes lie.
 //!
 //! Invariants:
-//! 1. Everything for which [`Log::commit`] returned `Ok` is replayed after a crash that the mode
-//!    covers: `Buffered` a crash of the process, `Synced` one of the machine.
+//! 1. Everything for which [`Log::commit`] returned `Ok` is replayed, once [`Log::is_written`] has
+//!    returned true, after a crash that the mode covers: `Buffered` a crash of the process,
+//!    `Synced` one of the machine.
 //! 2. A record is replayed whole or not at all. Damage is reported and the rest is replayed. Only
 //!    in the newest segment, where no later record vouches for it, damage counts as a torn write
 //!    and ends the log.
@@ -32,7 +33,10 @@ pub use records::{Damage, Log, LogPosition, LogSettings, Relocation, Replay, SEG
 
 /// Holds segments: areas of fixed size that can be written at any offset.
 ///
-/// A write may reach the medium late, in part and out of order until [`Self::sync`] has returned.
+/// A write may reach the medium late, in part and out of order until a [`Self::sync`] is carried
+/// out. A storage may carry out creations, writes and syncs after the call has returned, in the
+/// order of the calls; [`Self::is_idle`] tells when, and reports their errors. Reads see every
+/// write that was handed over.
 pub trait Storage: fmt::Debug + Send {
     /// Lists the segments and their lengths in bytes.
     ///
@@ -68,6 +72,26 @@ pub trait Storage: fmt::Debug + Send {
     ///
     /// [`StorageError`]; then it is unknown what survives.
     fn sync(&mut self) -> Result<(), StorageError>;
+
+    /// Whether everything that was handed over is carried out.
+    ///
+    /// # Errors
+    ///
+    /// The first error of what was carried out late; then nothing after it was carried out.
+    fn is_idle(&mut self) -> Result<bool, StorageError> {
+        Ok(true)
+    }
+
+    /// Bytes of writes that were handed over and are not carried out yet.
+    fn unwritten_bytes(&self) -> usize {
+        0
+    }
+
+    /// Announces that a part of a segment will be read soon, so that the read need not wait for the
+    /// medium. The storage may do nothing.
+    fn prefetch(&mut self, segment: u32, offset: u32, bytes: u32) {
+        let _ = (segment, offset, bytes);
+    }
 }
 
 /// Why the storage failed.
@@ -77,6 +101,8 @@ pub enum StorageError {
     Full,
     /// It is read-only.
     ReadOnly,
+    /// It has not carried out anything for so long that too much waits for it.
+    Stalled,
     /// Any other error.
     Broken,
 }
@@ -121,6 +147,7 @@ impl fmt::Display for StorageError {
         f.write_str(match self {
             Self::Full => "the disk is full",
             Self::ReadOnly => "the disk is read-only",
+            Self::Stalled => "the disk does not answer",
             Self::Broken => "the disk reported an error",
         })
     }
@@ -164,6 +191,18 @@ impl Storage for Box<dyn Storage> {
 
     fn sync(&mut self) -> Result<(), StorageError> {
         (**self).sync()
+    }
+
+    fn is_idle(&mut self) -> Result<bool, StorageError> {
+        (**self).is_idle()
+    }
+
+    fn unwritten_bytes(&self) -> usize {
+        (**self).unwritten_bytes()
+    }
+
+    fn prefetch(&mut self, segment: u32, offset: u32, bytes: u32) {
+        (**self).prefetch(segment, offset, bytes);
     }
 }
 

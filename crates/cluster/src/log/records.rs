@@ -364,7 +364,8 @@ impl<S: Storage> Log<S> {
         Ok(next)
     }
 
-    /// Makes everything appended durable: one write, and one sync in [`Durability::Synced`].
+    /// Makes everything appended durable: one write, and one sync in [`Durability::Synced`]. They
+    /// are carried out once [`Self::is_written`] returns true.
     ///
     /// # Errors
     ///
@@ -377,6 +378,29 @@ impl<S: Storage> Log<S> {
         let end = self.segments[&current].end;
         self.write_buffer(current, end)?;
         self.sync()
+    }
+
+    /// Whether the storage has carried out everything, all commits among it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::commit`].
+    pub fn is_written(&mut self) -> Result<bool, LogError> {
+        match self.failed {
+            Some(failed) => Err(failed),
+            None => self.storage.is_idle().map_err(|error| self.fail(error.into())),
+        }
+    }
+
+    /// Bytes that were appended and are not written yet.
+    pub fn unwritten_bytes(&self) -> usize {
+        self.buffer.len() + self.storage.unwritten_bytes()
+    }
+
+    /// Announces that a record will be read soon.
+    pub fn prefetch(&mut self, position: LogPosition) {
+        let LogPosition { segment, offset, length } = position;
+        self.storage.prefetch(segment, offset, PREFIX_BYTES + length);
     }
 
     /// Writes a mark that vouches for the last commit, if nothing was appended since the previous

@@ -14,6 +14,9 @@ pub(super) const ENTRY: u8 = 1;
 pub(super) const METADATA: u8 = 2;
 pub(super) const WRITER: u8 = 3;
 
+/// Numbers of records are below this.
+const NUMBER_MAX: u64 = 1 << 63;
+
 /// The node incarnation that writes a log, from this record on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogWriter {
@@ -93,6 +96,11 @@ pub(super) fn creator_of(note: &MetadataRecord) -> Option<Creator> {
     }
 }
 
+/// The number of a record, behind which there is room for those of all later ones.
+fn checked_number(number: u64) -> Result<u64, WireError> {
+    if number < NUMBER_MAX { Ok(number) } else { Err(WireError::Invalid) }
+}
+
 impl LogRecord {
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let mut from = WireReader::new(bytes);
@@ -115,11 +123,11 @@ impl LogRecord {
             }
             METADATA => {
                 let (number, note) = Wire::decode(&mut from)?;
-                Self::MetadataRecord(number, note)
+                Self::MetadataRecord(checked_number(number)?, note)
             }
             WRITER => {
                 let (number, life) = Wire::decode(&mut from)?;
-                Self::LogWriter(number, life)
+                Self::LogWriter(checked_number(number)?, life)
             }
             _ => return Err(WireError::Invalid),
         };

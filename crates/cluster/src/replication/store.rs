@@ -37,6 +37,12 @@ const REPLICAS_MAX: usize = 1 << 16;
 /// The most replies in one record.
 const RECORD_ANSWERS_MAX: usize = 64;
 
+/// No entry is accepted while at least this many bytes wait for a slow disk: the backup is silent,
+/// and owners replace it.
+const UNWRITTEN_BYTES_MAX: usize = if cfg!(test) { 1 << 16 } else { 16 << 20 };
+/// Above this many, metadata is not accepted either, and the node stops.
+const UNWRITTEN_METADATA_BYTES_MAX: usize = 4 * UNWRITTEN_BYTES_MAX;
+
 /// Boot number of a writer none of whose records count.
 const NO_BOOT: u64 = u64::MAX;
 
@@ -68,6 +74,14 @@ pub struct ReplicaContents {
     pub damaged: Vec<RecordKey>,
 }
 
+/// A commit of the log that was begun.
+#[derive(Debug)]
+struct Commit {
+    /// The stream of each owner that it answers, and the number of the first entry that it lacks.
+    answers: Vec<(Peer, u64, u64)>,
+    has_metadata: bool,
+}
+
 /// The append function to use: [`Log::append`] or [`Log::append_reserved`].
 type AppendFn = fn(&mut Log<Box<dyn Storage>>, &[u8]) -> Result<LogPosition, LogError>;
 
@@ -89,9 +103,17 @@ pub struct ReplicaStore {
     promises: Option<LogPosition>,
     writer: Option<LogPosition>,
     next_number: u64,
-    /// Owners that [`Self::flush`] has to answer.
+    /// Owners that the next commit has to answer.
     unacknowledged: BTreeSet<Peer>,
     has_uncommitted_metadata: bool,
+    /// The commit that the log has not carried out yet. There is one at a time, so that everything
+    /// that arrives meanwhile shares the next.
+    commit: Option<Commit>,
+    /// Numbers of commits that were begun and that were carried out, and the last begun one with
+    /// metadata.
+    begun: u64,
+    completed: u64,
+    begun_with_metadata: u64,
     failure: Option<LogError>,
     /// Why metadata is not recorded any more.
     metadata_failure: Option<LogError>,
@@ -140,6 +162,10 @@ impl ReplicaStore {
             next_number: 1,
             unacknowledged: BTreeSet::new(),
             has_uncommitted_metadata: false,
+            commit: None,
+            begun: 0,
+            completed: 0,
+            begun_with_metadata: 0,
             failure: None,
             metadata_failure: None,
             replay,
@@ -353,6 +379,15 @@ impl ReplicaStore {
         creators
     }
 
+    /// Whether the storage has carried out everything, as what opened the log did.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::is_written`].
+    pub fn is_written(&mut self) -> Result<bool, LogError> {
+        self.log.is_written()
+    }
+
     /// The storage, without the log.
     pub fn into_storage(self) -> Box<dyn Storage> {
         self.log.into_storage()
@@ -377,7 +412,8 @@ impl ReplicaStore {
             (replica.stream, replica.next) = (stream, 1);
         }
         self.unacknowledged.insert(from);
-        if replica.is_sealed || self.failure.is_some() || first > replica.next {
+        let is_behind = self.log.unwritten_bytes() >= UNWRITTEN_BYTES_MAX;
+        if replica.is_sealed || self.failure.is_some() || first > replica.next || is_behind {
             return;
         }
         let (known, entries) = (replica.next - first, entries.into());
@@ -614,27 +650,67 @@ impl ReplicaStore {
         Ok(next)
     }
 
-    /// Commits everything appended, in one step, and answers the owners.
+    /// Commits everything appended, in one step, and answers the owners whose entries are
+    /// committed. While a commit is under way no other begins: call this again when the storage is
+    /// idle.
     pub fn flush(&mut self, out: &mut Vec<(Peer, ReplicationMessage)>) {
-        if self.unacknowledged.is_empty() && !self.has_uncommitted_metadata {
+        self.complete_commit(out);
+        let has_metadata = self.has_uncommitted_metadata;
+        if self.commit.is_some() || self.unacknowledged.is_empty() && !has_metadata {
             return;
         }
-        let committed = self.log.commit().err();
-        self.failure = self.failure.or(committed);
-        if std::mem::take(&mut self.has_uncommitted_metadata) {
-            self.metadata_failure = self.metadata_failure.or(committed);
+        self.has_uncommitted_metadata = false;
+        self.begun += 1;
+        if has_metadata {
+            self.begun_with_metadata = self.begun;
         }
-        let failed = self.failure.is_some();
-        for owner in std::mem::take(&mut self.unacknowledged) {
-            let OwnerReplica { stream, next, is_sealed, .. } = *self.replica(owner);
+        let owners = std::mem::take(&mut self.unacknowledged).into_iter();
+        let answers = owners.map(|owner| {
+            let OwnerReplica { stream, next, .. } = *self.replica(owner);
+            (owner, stream, next)
+        });
+        self.commit = Some(Commit { answers: answers.collect(), has_metadata });
+        // Its error comes again when the commit completes.
+        let _ = self.log.commit();
+        self.complete_commit(out);
+    }
+
+    /// Answers the owners if the commit that was begun is carried out.
+    fn complete_commit(&mut self, out: &mut Vec<(Peer, ReplicationMessage)>) {
+        if self.commit.is_none() {
+            return;
+        }
+        let failed = match self.log.is_written() {
+            Ok(false) => return,
+            Ok(true) => None,
+            Err(error) => Some(error),
+        };
+        let Some(Commit { answers, has_metadata }) = self.commit.take() else { return };
+        self.completed = self.begun;
+        self.failure = self.failure.or(failed);
+        if has_metadata {
+            self.metadata_failure = self.metadata_failure.or(failed);
+        }
+        for (owner, stream, next) in answers {
+            let is_sealed = self.is_sealed(owner);
             out.push((
                 owner,
-                match is_sealed || failed {
+                match is_sealed || self.failure.is_some() {
                     true => ReplicationMessage::Refused { stream, is_sealed },
                     false => ReplicationMessage::Appended { stream, next },
                 },
             ));
         }
+    }
+
+    /// The number of the commit with which the metadata recorded so far is durable.
+    pub fn metadata_commit(&self) -> u64 {
+        if self.has_uncommitted_metadata { self.begun + 1 } else { self.begun_with_metadata }
+    }
+
+    /// Numbers of the last commits that were begun and that were carried out.
+    pub fn commits(&self) -> (u64, u64) {
+        (self.begun, self.completed)
     }
 
     /// Seals an owner incarnation: accepts nothing more of it (invariant 3 of replication).

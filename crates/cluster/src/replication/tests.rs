@@ -1,11 +1,13 @@
 //! Tests of one backup's [`ReplicaStore`]; those of one owner are in [`mod@primary`].
 
+use std::sync::{Arc, Mutex};
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::chunks::{ClientId, ItemTime, ReplicaItem, Response, SessionState};
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
-use crate::log::{Durability, LogError, LogSettings, MemoryStorage, Storage};
+use crate::log::{Durability, Log, LogError, LogSettings, MemoryStorage, Storage, StorageError};
 use crate::overlay::{
     Catalog, Change, Edit, MetadataRecord, Peer, ReplicaSet, RequestId, Term, Version,
 };
@@ -180,6 +182,49 @@ fn the_log_is_cleaned_and_a_new_incarnation_has_nothing() {
         ReplicaStore::open(replica_store.into_storage(), 7, SETTINGS).expect("it opens");
     assert!(again.replay_report().records >= 10 && again.replay_report().damages.is_empty());
     assert_eq!((recovered(&mut again), again.counts()), (vec![], (0, 0)), "it has no vote");
+}
+
+#[test]
+fn a_backup_acknowledges_what_its_disk_has_carried_out() {
+    let disk = Arc::new(Mutex::new(MemoryStorage::default()));
+    let settings = LogSettings { segments_max: 200, ..SETTINGS };
+    let mut store = ReplicaStore::open(Box::new(Arc::clone(&disk)), 7, settings).expect("it opens");
+    let put = |version| entry(version, Mutation::Put(id(version), vec![version as u8; 90]));
+    store.on_append(owner(), 1, 1, vec![put(1)]);
+    assert_eq!(answer(&mut store), [ReplicationMessage::Appended { stream: 1, next: 2 }]);
+    disk.lock().expect("one thread").hang();
+    // Longer than a segment, so that another is begun meanwhile.
+    for version in 2..40 {
+        store.on_append(owner(), 1, version, vec![put(version)]);
+        assert_eq!(answer(&mut store), [], "{version} is not written");
+    }
+    let (begun, completed) = store.commits();
+    assert_eq!(begun, completed + 1, "one commit at a time");
+    assert_eq!(recovered(&mut store).len(), 39, "they can be read");
+    let release = || disk.lock().expect("one thread").release(usize::MAX);
+    release();
+    let appended = |next| ReplicationMessage::Appended { stream: 1, next };
+    assert_eq!(answer(&mut store), [appended(3), appended(40)], "the first commit had one");
+    // Its buffer is bounded: what is too much is not accepted, and the owner sends it again.
+    disk.lock().expect("one thread").hang();
+    let large = |version| entry(version, Mutation::Put(id(version), vec![1; 1_900]));
+    for version in 40..140 {
+        store.on_append(owner(), 1, version, vec![large(version)]);
+        assert_eq!(answer(&mut store), []);
+    }
+    assert!(disk.lock().expect("one thread").queued() > 0 && store.failure().is_none());
+    release();
+    let all = answer(&mut store);
+    let Some(ReplicationMessage::Appended { next, .. }) = all.last() else { panic!("{all:?}") };
+    assert!((41..140).contains(next), "{next}");
+    // An error that comes late is one.
+    disk.lock().expect("one thread").hang();
+    store.on_append(owner(), 1, *next, vec![put(*next)]);
+    assert_eq!(answer(&mut store), []);
+    disk.lock().expect("one thread").syncs_left = Some(0);
+    release();
+    assert_eq!(answer(&mut store), [ReplicationMessage::Refused { stream: 1, is_sealed: false }]);
+    assert_eq!(store.failure(), Some(LogError::Storage(StorageError::Broken)));
 }
 
 #[test]
@@ -709,4 +754,21 @@ fn items_of_one_id_are_separate_and_queried_once_expired() {
     let rest = IdRange::new(ChunkId::from_bits(end).expect("an id"), partition.last());
     assert_eq!(read(&mut replica_store, rest.expect("a range")).0, 1);
     assert_eq!(replica_store.slice_end(owner(), partition, 100), partition.last().bits() + 1);
+}
+
+/// No number would be left for the records of this incarnation.
+#[test]
+fn a_record_with_the_last_number_does_not_count() {
+    let storage = MemoryStorage::default();
+    let (mut log, _) = Log::open(storage, 7, SETTINGS, &mut |_, _| {}).expect("it opens");
+    let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
+    let writer = LogWriter { peer: me(1), since: 1, boot: 3, is_synced: true };
+    let mut record = vec![record::WRITER];
+    u64::MAX.encode(&mut record);
+    writer.encode(&mut record);
+    log.append(&record).expect("there is room");
+    log.commit().expect("memory");
+    let storage = Box::new(log.into_storage());
+    let (_, recovered) = ReplicaStore::resume(storage, (7, me(2), 3), SETTINGS).expect("its own");
+    assert_eq!(recovered.since, 2);
 }

@@ -4,12 +4,12 @@ use std::fmt;
 
 use super::codec::WireReader;
 use super::codec::{Wire, WireError, wire_struct};
-use super::layout::{CONTROL, CONTROL_QUESTIONS, LOOK_UP, OVERLAY, Packet, REQUEST};
+use super::layout::{CONTROL, CONTROL_QUESTIONS, LOOK_UP, OVERLAY, Packet, REQUEST, TIMED};
 use crate::chunks::OPERATIONS_MAX;
 use crate::overlay::Peer;
 
 /// The latest format version that this code speaks.
-pub const WIRE_VERSION: u16 = 7;
+pub const WIRE_VERSION: u16 = 8;
 /// The oldest format version that this code speaks. Nodes of two releases use the later version
 /// that both know.
 pub const WIRE_SINCE: u16 = 4;
@@ -18,8 +18,12 @@ pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// The longest frame of a client, whose requests are cut at half of this. Longer than the longest
 /// chunk by far.
 pub const CLIENT_FRAME_BYTES_MAX: usize = 8 << 20;
-/// Where a request has the number of its operations, counted from the code of the packet.
+/// Where a request has the number of its operations, counted from the code of the packet; and where
+/// one with a deadline has it.
 const REQUEST_COUNT_AT: usize = 1 + 8 + 4 + 8;
+const TIMED_COUNT_AT: usize = REQUEST_COUNT_AT + 8;
+/// The largest buffer that is kept for the next frames.
+const KEPT_BYTES_MAX: usize = 512 << 10;
 /// Bytes of the length field, and of the request number.
 const LENGTH_BYTES: usize = 4;
 const NUMBER_BYTES: usize = 8;
@@ -134,7 +138,7 @@ impl FrameSource {
         let is_control = packet.first() == Some(&CONTROL);
         let may_send = match (self, packet) {
             (Self::Node, _) => !is_control,
-            (Self::Client, [] | [REQUEST, ..] | [OVERLAY | CONTROL]) => true,
+            (Self::Client, [] | [REQUEST | TIMED, ..] | [OVERLAY | CONTROL]) => true,
             (Self::Client, [OVERLAY, message, ..]) => *message == LOOK_UP,
             (Self::Client, [CONTROL, question, ..]) => CONTROL_QUESTIONS.contains(question),
             (Self::Client, _) => false,
@@ -142,9 +146,14 @@ impl FrameSource {
         if !may_send {
             return Err(WireError::WrongSender);
         }
-        let count = packet.get(REQUEST_COUNT_AT..).and_then(<[u8]>::first_chunk);
+        let count_at = match packet.first() {
+            Some(&REQUEST) => REQUEST_COUNT_AT,
+            Some(&TIMED) => TIMED_COUNT_AT,
+            _ => return Ok(()),
+        };
+        let count = packet.get(count_at..).and_then(<[u8]>::first_chunk);
         let count = count.map_or(0, |count| u32::from_le_bytes(*count));
-        match packet.first() == Some(&REQUEST) && count as usize > OPERATIONS_MAX {
+        match count as usize > OPERATIONS_MAX {
             true => Err(WireError::TooLarge),
             false => Ok(()),
         }
@@ -227,5 +236,14 @@ impl FrameReader {
     /// Number of bytes of an incomplete frame.
     pub fn waiting(&self) -> usize {
         self.bytes.len() - self.done
+    }
+
+    /// Bytes of memory that the reader occupies. Gives back what was needed for long frames, if all
+    /// were decoded.
+    pub fn memory_bytes(&mut self) -> usize {
+        if self.waiting() == 0 && self.bytes.capacity() > KEPT_BYTES_MAX {
+            (self.bytes, self.done) = (Vec::new(), 0);
+        }
+        self.bytes.capacity()
     }
 }

@@ -38,6 +38,9 @@ pub enum Packet {
     Replication(ReplicationMessage),
     /// Between nodes, about their load.
     Load(LoadMessage),
+    /// A request that must not be executed once the receiver's clock
+    /// ([`Control::Clock`]) shows this time.
+    Timed(u64, Request),
 }
 
 impl Packet {
@@ -52,6 +55,7 @@ impl Packet {
                 ReplicationMessage::Fetch { .. } | ReplicationMessage::Fetched { .. },
             ) => 6,
             Self::Control(Control::Forbidden) => 7,
+            Self::Timed(..) | Self::Control(Control::GetClock | Control::Clock(_)) => 8,
             _ => WIRE_SINCE,
         }
     }
@@ -65,6 +69,7 @@ wire_enum!(Packet {
     5 Control(control),
     6 Replication(message),
     7 Load(message),
+    8 Timed(until_ms, request),
 });
 
 wire_enum!(LoadMessage { 1 Query, 2 Report(rate) });
@@ -97,18 +102,23 @@ pub enum Control {
     Drain,
     /// The answer to `Drain`: whether other nodes have taken over everything.
     Drained(bool),
-    /// The answer to `Migrate` or `Drain` of a client that is no operator.
+    /// The answer to `Migrate` or `Drain` of a client that has not proved to be an operator.
     Forbidden,
+    /// Ask for the node's clock.
+    GetClock,
+    /// The answer to `GetClock`: milliseconds since the node's machine started, when it answered.
+    Clock(u64),
 }
 
 /// Codes of the packets that clients send, which are checked before a packet is decoded.
 pub(super) const OVERLAY: u8 = 1;
 pub(super) const REQUEST: u8 = 3;
 pub(super) const CONTROL: u8 = 5;
+pub(super) const TIMED: u8 = 8;
 /// The code of [`Message::LookUp`].
 pub(super) const LOOK_UP: u8 = 1;
 /// The codes of the questions among [`Control`].
-pub(super) const CONTROL_QUESTIONS: [u8; 5] = [1, 3, 5, 7, 9];
+pub(super) const CONTROL_QUESTIONS: [u8; 6] = [1, 3, 5, 7, 9, 12];
 
 /// An owner's description of an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,6 +183,8 @@ wire_enum!(Control {
     9 Drain,
     10 Drained(is),
     11 Forbidden,
+    12 GetClock,
+    13 Clock(ms),
 });
 wire_struct!(OwnedRange { ids: IdRange, epoch: u64, replicas: Vec<(Peer, u64)> });
 wire_struct!(NodeStatus {
@@ -420,6 +432,8 @@ wire_enum!(Outcome {
     9 NotANumber,
     10 TooLarge,
     11 OutOfMemory,
+    12 Unavailable,
+    13 Unknown,
 });
 wire_struct!(Hit {
     won: bool,
@@ -450,6 +464,7 @@ wire_enum!(ChunkError {
     11 NoSession,
     12 Forgotten,
     13 Busy,
+    14 Unknown,
 });
 
 wire_enum!(MoveMessage {

@@ -63,6 +63,8 @@ fn item_answers() -> Vec<ItemAnswer> {
         Outcome::NotANumber,
         Outcome::TooLarge,
         Outcome::OutOfMemory,
+        Outcome::Unavailable,
+        Outcome::Unknown,
     ];
     let hit = Outcome::Hit(Hit { won: true, expiry_before: expiry, ..Hit::default() });
     let first = ItemAnswer { outcome: hit, item: Some(item) };
@@ -70,7 +72,7 @@ fn item_answers() -> Vec<ItemAnswer> {
 }
 
 /// Statuses of nodes.
-fn controls(peer: Peer, ids: IdRange) -> [Control; 10] {
+fn controls(peer: Peer, ids: IdRange) -> [Control; 12] {
     let status = NodeStatus {
         peer,
         members: vec![(peer, "host:1".to_owned())],
@@ -101,6 +103,8 @@ fn controls(peer: Peer, ids: IdRange) -> [Control; 10] {
         Control::Drain,
         Control::Drained(false),
         Control::Forbidden,
+        Control::GetClock,
+        Control::Clock(18),
     ]
 }
 
@@ -240,6 +244,7 @@ fn packets() -> Vec<Packet> {
         ChunkError::NoSession,
         ChunkError::Forgotten,
         ChunkError::Busy,
+        ChunkError::Unknown,
     ];
     let mut reply: Vec<_> = errors.into_iter().map(|error| (1, Err(error))).collect();
     reply.extend(
@@ -252,7 +257,8 @@ fn packets() -> Vec<Packet> {
     let moves = moves.into_iter().map(Packet::Move);
     let controls = controls(peer, ids).map(Packet::Control);
     let backups = backups.into_iter().map(Packet::Replication);
-    let requests = [Packet::Request(request), Packet::Reply(reply)];
+    let timed = Packet::Timed(9, request.clone());
+    let requests = [Packet::Request(request), timed, Packet::Reply(reply)];
     let between = overlay.chain(moves).chain(backups);
     between.chain(requests).chain(controls).collect()
 }
@@ -330,7 +336,7 @@ fn first_of(sender: FrameSource, bytes: &[u8]) -> Result<Option<(u64, Packet)>, 
 #[test]
 fn a_client_sends_only_what_clients_may() {
     let is_of_client = |packet: &Packet| match packet {
-        Packet::Request(_) | Packet::Overlay(Message::LookUp { .. }) => true,
+        Packet::Request(_) | Packet::Timed(..) | Packet::Overlay(Message::LookUp { .. }) => true,
         Packet::Control(control) => matches!(
             control,
             Control::GetStatus
@@ -338,6 +344,7 @@ fn a_client_sends_only_what_clients_may() {
                 | Control::LocateItem(_)
                 | Control::GetOwnership(_)
                 | Control::Drain
+                | Control::GetClock
         ),
         _ => false,
     };

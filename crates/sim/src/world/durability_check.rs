@@ -50,7 +50,10 @@ impl<P: NodeProcess> World<P> {
             let ends_ms = node.keep_alive_ms + LEASE_MS / 2;
             node.paused_until_ms <= self.now_ms || node.paused_until_ms < ends_ms
         };
-        !is_stalling && self.view().has(peer) && node.is_some_and(comes_back)
+        !is_stalling
+            && !self.is_stuck(peer.node)
+            && self.view().has(peer)
+            && node.is_some_and(comes_back)
     }
 
     /// Whether a node runs and its disk does not rot.

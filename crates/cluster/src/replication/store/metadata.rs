@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::record::{METADATA, creator_of};
-use super::ReplicaStore;
+use super::{ReplicaStore, UNWRITTEN_METADATA_BYTES_MAX};
 use crate::ids::Creator;
-use crate::log::{LogError, LogPosition};
+use crate::log::{LogError, LogPosition, StorageError};
 use crate::overlay::{MetadataRecord, Snapshot};
 use crate::wire::Wire;
 
@@ -14,8 +14,8 @@ const METADATA_RECORDS_MAX: usize = if cfg!(test) { 8 } else { 256 };
 
 impl ReplicaStore {
     /// Records changes of the metadata; `whole` returns the present metadata of a creator. The
-    /// records are durable after [`Self::flush`], unless [`Self::metadata_failure`] returns an
-    /// error.
+    /// records are durable once the commit [`Self::metadata_commit`] is carried out, unless
+    /// [`Self::metadata_failure`] returns an error.
     pub fn append_metadata(
         &mut self,
         metadata: &[MetadataRecord],
@@ -54,6 +54,9 @@ impl ReplicaStore {
         self.take_number().encode(&mut record);
         note.encode(&mut record);
         self.charge_cleaner(record.len());
+        if self.log.unwritten_bytes() >= UNWRITTEN_METADATA_BYTES_MAX {
+            return Err(LogError::Storage(StorageError::Stalled));
+        }
         let position = self.log.append_reserved(&record)?;
         self.has_uncommitted_metadata = true;
         let Some(creator) = creator_of(note) else {

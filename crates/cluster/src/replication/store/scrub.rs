@@ -28,7 +28,7 @@ impl ReplicaStore {
         let mut damaged: BTreeMap<Peer, Vec<ChunkId>> = BTreeMap::new();
         let mut asked: BTreeMap<Peer, Vec<RecordKey>> = BTreeMap::new();
         for _ in 0..records {
-            let Some((owner, key, held)) = self.next_held() else {
+            let Some((owner, key, held)) = self.next_held(self.scrubbed) else {
                 self.scrubbed = None;
                 break;
             };
@@ -47,6 +47,13 @@ impl ReplicaStore {
                 asked.entry(owner).or_default().push(key);
             }
         }
+        // What the next call reads, so that it does not wait for the disk.
+        let mut next = self.scrubbed;
+        for _ in 0..records {
+            let Some((owner, key, held)) = self.next_held(next) else { break };
+            next = Some((owner, key));
+            self.log.prefetch(held.position);
+        }
         for (owner, keys) in asked {
             let stream = self.replica(owner).stream;
             out.push((owner, ReplicationMessage::Resend { stream, keys }));
@@ -54,9 +61,12 @@ impl ReplicaStore {
         damaged
     }
 
-    /// The record that follows the last one that was scrubbed.
-    fn next_held(&self) -> Option<(Peer, RecordKey, StoredRecord)> {
-        let from = match self.scrubbed {
+    /// The record that follows another one; the first one if there is none.
+    fn next_held(
+        &self,
+        last: Option<(Peer, RecordKey)>,
+    ) -> Option<(Peer, RecordKey, StoredRecord)> {
+        let from = match last {
             Some((owner, key)) => {
                 let after = (Bound::Excluded(key), Bound::Unbounded);
                 let records =

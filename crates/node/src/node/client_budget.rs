@@ -1,0 +1,69 @@
+//! Clients whose frames never end.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+use amalgam_cluster::wire::CLIENT_FRAME_BYTES_MAX;
+use amalgam_index::model::Model;
+
+use super::*;
+use crate::handshake::Handshake;
+use crate::{ClusterClient, Embedded};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Twice as many as the buffers of all clients have room for.
+const CLIENTS: usize = 32;
+/// What the buffers of all clients may occupy.
+const ALL_BYTES: usize = 128 << 20;
+
+/// A connection that is admitted as a client.
+fn admitted(node: &RunningNode) -> TcpStream {
+    let mut stream = TcpStream::connect(node.address()).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    let identity = Identity::new(0, None, &node.credentials);
+    let (mut out, mut buffer) = (Vec::new(), [0; 1_024]);
+    let mut handshake = Handshake::start(identity, true, &mut out).expect("a nonce");
+    loop {
+        stream.write_all(&out).expect("it reads");
+        out.clear();
+        let count = stream.read(&mut buffer).expect("it answers");
+        if handshake.feed(&buffer[..count], &mut out).expect("it is admitted").is_some() {
+            return stream;
+        }
+    }
+}
+
+/// Whether the node has not closed a connection.
+fn is_open(mut stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).expect("an option");
+    stream.read(&mut [0; 64]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+}
+
+#[test]
+fn clients_with_frames_that_never_end_share_a_bound() {
+    let membership: Arc<dyn Membership> = Arc::new(Embedded::new(3, 4, 600_000));
+    let configuration = NodeConfiguration { threads: 1, ..NodeConfiguration::default() };
+    let node = RunningNode::start::<Model>(&configuration, membership).expect("it starts");
+    node.wait_until_ready(PATIENCE).expect("all is served");
+    // A request, as far as its first bytes tell, of which the end does not come.
+    let length = CLIENT_FRAME_BYTES_MAX as u32;
+    let mut frame = [&length.to_le_bytes()[..], &[7; 8], &[3]].concat();
+    frame.resize(CLIENT_FRAME_BYTES_MAX - 100, 0);
+    let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| admitted(&node)).collect();
+    for client in &mut clients {
+        // The node may close it at any byte.
+        let _ = client.write_all(&frame);
+    }
+    let end = Instant::now() + PATIENCE;
+    let open = || clients.iter().filter(|client| is_open(client)).count();
+    while open() * frame.len() > ALL_BYTES {
+        assert!(Instant::now() < end, "{} frames are kept", open());
+        std::thread::sleep(STOP_TICK);
+    }
+    assert!(open() > CLIENTS / 4, "no more are closed than need be");
+    let address = node.address().to_string();
+    let mut client = ClusterClient::connect(&[address], "", 1 << 20).expect("it is admitted");
+    let chunk = client.create(b"a value").expect("it serves");
+    assert_eq!(client.get(chunk), Ok(b"a value".to_vec()));
+}
