@@ -19,12 +19,12 @@ pub mod trace;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 
 use crate::trace::{Reading, Trace};
 use amalgam_bench::driver::LARGEST_SHARE;
 use amalgam_bench::measure::Machine;
-use amalgam_bench::print_result;
+use amalgam_bench::{Usage, UsageError, ensure_usage, print_result};
 
 pub use advice::Advice;
 pub use arguments::AdviseArguments;
@@ -41,6 +41,8 @@ use result::Measured;
 ///
 /// If an argument is invalid, or the trace cannot be read, or no engine runs at the limit.
 pub fn run(arguments: &AdviseArguments) -> anyhow::Result<()> {
+    arguments.check().usage()?;
+    arguments.entries().usage()?;
     let source = Source::open(arguments)?;
     let (rows, advice) = advise(arguments, &source)?;
     if let Some(path) = &arguments.svg {
@@ -100,7 +102,7 @@ impl Source {
                 let reading = reading.with_context(|| path.display().to_string())?;
                 (reading, DEFAULT_MEMORY_BYTES, 1)
             }
-            (None, None) => anyhow::bail!("advise needs a trace, or --server"),
+            (None, None) => return Err(UsageError::new("advise needs a trace, or --server").into()),
         };
         tell_gaps(&reading);
         let memory_bytes = arguments.memory.unwrap_or(memory);
@@ -125,10 +127,10 @@ fn tell_gaps(reading: &Reading) {
 ///
 /// If an argument is invalid or no engine runs at the limit.
 pub fn advise(arguments: &AdviseArguments, source: &Source) -> anyhow::Result<(Vec<Row>, Advice)> {
-    arguments.check()?;
-    ensure!((1..=256).contains(&source.threads), "1 to 256 threads, not {}", source.threads);
+    arguments.check().usage()?;
+    ensure_usage!((1..=256).contains(&source.threads), "1 to 256 threads, not {}", source.threads);
     let entries = arguments.entries()?;
-    let configuration = arguments.configuration(source)?;
+    let configuration = arguments.configuration(source).usage()?;
     let dealt = source.trace.deal(source.threads, arguments.batch);
     let dealt: Vec<_> = dealt.into_iter().filter(|trace| trace.requests() > 0).collect();
     let orders = replay::Orders {

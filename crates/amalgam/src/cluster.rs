@@ -6,11 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use amalgam_bench::{Usage, UsageError, ensure_usage};
 use amalgam_index::{DEFAULT_ENGINE, ENGINES, Engine, EngineVisitor, with_engine};
-use amalgam_node::cluster::ids::ChunkId;
 use amalgam_node::cluster::log::Durability;
 use amalgam_node::cluster::ranges::BACKUPS_MAX;
-use amalgam_node::cluster::wire::NodeStatus;
 use amalgam_node::{
     BackupConfiguration, ClusterClient, Credentials, Embedded, Etcd, EtcdConfiguration, EtcdUser,
     Membership, MutualTls, NodeConfiguration, RunningNode, TlsFiles, start_local,
@@ -22,7 +21,7 @@ use rustix::process::Resource;
 use serde::{Deserialize, Serialize};
 
 use crate::logs::{self, Format, Threshold};
-use crate::options::{is_off, layered};
+use crate::options::{default_port, is_off, layered};
 use crate::serve::{STOP_SIGNALS, admin, raise_to_maximum, random_seed};
 use crate::size::Size;
 use secrets::{operator_token, secret, token};
@@ -30,6 +29,7 @@ use secrets::{operator_token, secret, token};
 mod holding;
 mod restore;
 mod secrets;
+mod status;
 
 /// How long a starting node waits until every key has an owner.
 const READY_PATIENCE: Duration = Duration::from_secs(30);
@@ -45,6 +45,15 @@ const CACHE_BYTES: usize = 16 << 20;
 /// the coordinator run and pause together.
 const EMBEDDED_LEASE_MS: u64 = 600_000;
 
+/// Percentage of the nodes that are super peers.
+const SUPER_PEERS: u8 = 8;
+
+/// Seconds without a sign of life after which a node is no member.
+const LEASE_SECONDS: u64 = 3;
+
+/// The address that a node listens on for other nodes, unless it is told another.
+pub const LISTEN: &str = "127.0.0.1:7911";
+
 /// The environment variable with the password of etcd's user, used if no file is given.
 const ETCD_PASSWORD_VARIABLE: &str = "AMALGAM_ETCD_PASSWORD";
 
@@ -56,7 +65,7 @@ pub enum ClusterCommand {
     /// Run a whole cluster on this machine
     Dev(Box<DevOptions>),
     /// Show the nodes of a cluster and what they hold
-    Status(ConnectOptions),
+    Status(status::StatusOptions),
     /// Move all contents of a node to the other nodes and wait for it; then the node can be stopped
     Drain(ConnectOptions),
     /// Write the state of a cluster to an etcd that lost it, from the copies of its nodes
@@ -73,6 +82,16 @@ pub enum BackupMode {
     Buffered,
     /// Backups survive a loss of power too: they are flushed to the medium
     Fsync,
+}
+
+/// What a read gets whose key's owner does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unavailable {
+    /// An error, so that no client takes a key for missing that exists
+    Error,
+    /// A miss, as clients of a cache expect
+    Miss,
 }
 
 /// Options of `amalgam cluster node`, which also apply to all nodes of `amalgam cluster dev`.
@@ -103,21 +122,21 @@ pub struct NodeOptions {
     /// A file with that user's password [default: the environment variable AMALGAM_ETCD_PASSWORD]
     #[arg(long, value_name = "FILE")]
     pub etcd_password_file: Option<PathBuf>,
-    /// Name of the cluster in etcd [default: default]
+    /// Name of the cluster in etcd
     #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
     /// Name of this node, unique in the cluster; a restart under the same name keeps the node's
     /// number [default: the address at which other nodes reach it]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Address to listen on for other nodes and clients of chunks [default: 127.0.0.1:7911]
+    /// Address to listen on for other nodes and clients of chunks
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
     /// Address at which other nodes reach this one, if not that of --listen; required if --listen
     /// is all addresses (0.0.0.0)
     #[arg(long, value_name = "ADDR")]
     pub advertise: Option<String>,
-    /// Address to listen on for memcached clients [default: 127.0.0.1:11211]
+    /// Address to listen on for memcached clients
     #[arg(long, value_name = "ADDR")]
     pub clients: Option<String>,
     /// Serve /metrics (for Prometheus), /healthz and /readyz over HTTP at HOST:PORT
@@ -145,27 +164,27 @@ pub struct NodeOptions {
     #[arg(long, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
     /// Percentage of the nodes that are super peers, which keep the metadata; at least three nodes
-    /// are, if there are three. Must be the same on all nodes [default: 8]
+    /// are, if there are three. Must be the same on all nodes
     #[arg(long, value_name = "PERCENT")]
     pub super_peers: Option<u8>,
-    /// Seconds without a sign of life after which a node is removed from the cluster [default: 3]
+    /// Seconds without a sign of life after which a node is removed from the cluster
     #[arg(long, value_name = "NUM")]
     pub lease_seconds: Option<u64>,
-    /// Index engine [default: mercury]
+    /// Index engine
     #[arg(long, value_name = "NAME")]
     pub engine: Option<String>,
-    /// Memory for keys and their values; new keys are refused when it is full [default: 64MiB]
+    /// Memory for keys and their values; new keys are refused when it is full
     #[arg(short = 'm', long, value_name = "SIZE")]
     pub memory: Option<Size>,
-    /// Memory for chunks [default: 64MiB]
+    /// Memory for chunks
     #[arg(long, value_name = "SIZE")]
     pub chunk_memory: Option<Size>,
-    /// Number of nodes that keep backups of each key and chunk [default: 0]
+    /// Number of nodes that keep backups of each key and chunk
     #[arg(long, value_name = "NUM")]
     pub backups: Option<usize>,
     /// Number of replica sets over which each node spreads its backups: fewer sets make a loss of
     /// data rarer and recovery slower; 0 chooses a set for each range. Must be the same on all
-    /// nodes [default: 0]
+    /// nodes
     #[arg(long, value_name = "NUM")]
     pub copy_sets: Option<usize>,
     /// Failure domain of this node, such as its rack or machine; replicas are placed in different
@@ -176,19 +195,21 @@ pub struct NodeOptions {
     #[arg(long, value_name = "DIR")]
     pub backup_dir: Option<PathBuf>,
     /// What backups survive: the end of the process (buffered), or a loss of power too (fsync)
-    /// [default: buffered]
     #[arg(long, value_enum, value_name = "MODE")]
     pub backup_mode: Option<BackupMode>,
-    /// Disk space for backups [default: 4GiB]
+    /// Disk space for backups
     #[arg(long, value_name = "SIZE")]
     pub backup_space: Option<Size>,
-    /// Number of threads that serve memcached clients [default: 4]
+    /// What a read gets whose key's owner does not answer [default: error]
+    #[arg(long, value_enum, value_name = "ANSWER")]
+    pub unavailable: Option<Unavailable>,
+    /// Number of threads that serve memcached clients
     #[arg(short = 't', long, value_name = "NUM")]
     pub threads: Option<usize>,
-    /// Lowest severity of the lines to log [default: info]
+    /// Lowest severity of the lines to log
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub log_level: Option<Threshold>,
-    /// Format of the log [default: text]
+    /// Format of the log
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub log_format: Option<Format>,
 }
@@ -198,10 +219,10 @@ impl NodeOptions {
         let megabytes = Size::mebibytes(64);
         Self {
             cluster: Some("default".to_owned()),
-            listen: Some("127.0.0.1:7911".to_owned()),
-            clients: Some("127.0.0.1:11211".to_owned()),
-            super_peers: Some(8),
-            lease_seconds: Some(3),
+            listen: Some(LISTEN.to_owned()),
+            clients: Some(format!("{}:{}", Ipv4Addr::LOCALHOST, default_port())),
+            super_peers: Some(SUPER_PEERS),
+            lease_seconds: Some(LEASE_SECONDS),
             engine: Some(DEFAULT_ENGINE.to_owned()),
             memory: Some(megabytes),
             chunk_memory: Some(megabytes),
@@ -214,6 +235,11 @@ impl NodeOptions {
             log_format: Some(Format::Text),
             ..Self::default()
         }
+    }
+
+    /// The value of each option that has a default, by its long name, for `--help`.
+    pub fn default_texts() -> toml::Table {
+        toml::Table::try_from(Self::defaults()).unwrap_or_default()
     }
 
     /// These options over those of the configuration file, over the defaults.
@@ -229,18 +255,54 @@ pub struct DevOptions {
     #[arg(long, value_name = "NUM", default_value_t = 5)]
     nodes: usize,
     /// Port of the first node for memcached clients; each further node takes the next one. 0 lets
-    /// the system choose
-    #[arg(short = 'p', long, value_name = "NUM", default_value_t = 11211)]
+    /// the system choose, without --listen for the other nodes' connections too
+    #[arg(short = 'p', long, value_name = "NUM", default_value_t = default_port() as u16)]
     port: u16,
     #[command(flatten)]
     node: NodeOptions,
 }
 
-/// Options of `amalgam cluster status` and `drain`: how to reach a node, and what to show.
+impl DevOptions {
+    /// The options that all nodes share.
+    ///
+    /// # Errors
+    ///
+    /// If an option makes sense for one node only, or there are not enough ports.
+    fn common(&self) -> anyhow::Result<NodeOptions> {
+        ensure!((1..=1000).contains(&self.nodes), "--nodes must be 1 to 1000");
+        let given = layered(&NodeOptions::default(), &self.node, self.node.config.as_deref())?;
+        let of_one_node = [
+            ("--rack", given.rack.is_some()),
+            ("--advertise", given.advertise.is_some()),
+            ("--clients", given.clients.is_some()),
+        ];
+        if let Some((option, _)) = of_one_node.iter().find(|(_, is_given)| *is_given) {
+            bail!(
+                "{option} is for one node: start each with 'amalgam cluster node', or leave it out"
+            );
+        }
+        let mut common = self.node.effective()?;
+        if self.port == 0 && given.listen.is_none() {
+            common.listen = Some(format!("{}:0", Ipv4Addr::LOCALHOST));
+        }
+        let listen = common.listen.as_deref().unwrap_or_default();
+        for first in [self.port, address(listen, "--listen")?.port()] {
+            let last = usize::from(first) + self.nodes - 1;
+            ensure!(
+                last <= u16::MAX.into(),
+                "{} nodes from port {first} on are too many",
+                self.nodes
+            );
+        }
+        Ok(common)
+    }
+}
+
+/// How to reach a node, for `amalgam cluster status` and `drain`.
 #[derive(Args)]
 pub struct ConnectOptions {
     /// Address of a node, as given to its --listen
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7911")]
+    #[arg(long, value_name = "ADDR", default_value = LISTEN)]
     node: String,
     /// The file with the cluster's join token
     #[arg(long, value_name = "FILE")]
@@ -257,21 +319,14 @@ pub struct ConnectOptions {
     /// The cluster's CA (PEM)
     #[arg(long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
-    /// Show the owner of this key, its replicas and how far they lag behind; and the same for the
-    /// chunk that it names, if it names one
-    #[arg(long, value_name = "NAME")]
-    key: Option<String>,
-    /// Show the same for the chunk with this id: creator in hexadecimal, colon, counter
-    #[arg(long, value_name = "ID", conflicts_with = "key", value_parser = holding::parse_id)]
-    id: Option<ChunkId>,
 }
 
 impl ConnectOptions {
     fn credentials(&self) -> anyhow::Result<Credentials> {
-        let files = tls_files(&self.tls_cert, &self.tls_key, &self.tls_ca)?;
-        let tls = files.map(MutualTls::open).transpose().map_err(anyhow::Error::msg)?;
-        let token = token(self.join_token_file.as_deref())?;
-        let operator_token = operator_token(self.operator_token_file.as_deref())?;
+        let files = tls_files(&self.tls_cert, &self.tls_key, &self.tls_ca).usage()?;
+        let tls = files.map(MutualTls::open).transpose().map_err(anyhow::Error::msg).usage()?;
+        let token = token(self.join_token_file.as_deref()).usage()?;
+        let operator_token = operator_token(self.operator_token_file.as_deref()).usage()?;
         Ok(Credentials { token, operator_token, tls: tls.map(Arc::new) })
     }
 }
@@ -302,10 +357,10 @@ fn tls_files(
 pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
     match command {
         ClusterCommand::Node(options) => {
-            let options = options.effective()?;
+            let options = options.effective().usage()?;
             start_log(&options);
             raise_to_maximum(Resource::Nofile);
-            ensure!(
+            ensure_usage!(
                 !options.etcd.is_empty(),
                 "a node needs a coordinator: name etcd with --etcd http://HOST:2379, or start a \
                  cluster on this machine with 'amalgam cluster dev'"
@@ -313,14 +368,13 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
             with_chosen_engine(&options, RunNode(&options))
         }
         ClusterCommand::Dev(options) => {
-            let common = options.node.effective()?;
+            let common = options.common().usage()?;
             start_log(&common);
             raise_to_maximum(Resource::Nofile);
-            ensure!((1..=1000).contains(&options.nodes), "--nodes must be 1 to 1000");
             let (nodes, port) = (options.nodes, options.port);
             with_chosen_engine(&common, RunLocal { options: &common, nodes, port })
         }
-        ClusterCommand::Status(options) => status(options),
+        ClusterCommand::Status(options) => status::status(options),
         ClusterCommand::Drain(options) => drain(options),
         ClusterCommand::Restore(options) => restore::restore(options),
         ClusterCommand::Token => secrets::make_token(),
@@ -364,10 +418,11 @@ where
     V: EngineVisitor<Output = anyhow::Result<()>>,
 {
     let name = options.engine.as_deref().unwrap_or_default();
-    with_engine(name, visitor).with_context(|| {
+    let unknown = || {
         let names: Vec<&str> = ENGINES.iter().map(|engine| engine.name).collect();
-        format!("there is no engine '{name}': choose among {}", names.join(", "))
-    })?
+        UsageError::new(format!("there is no engine '{name}': choose among {}", names.join(", ")))
+    };
+    with_engine(name, visitor).ok_or_else(unknown)?
 }
 
 fn address(text: &str, option: &str) -> anyhow::Result<SocketAddr> {
@@ -396,7 +451,7 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
     let listen = options.listen.as_deref().unwrap_or_default();
     let threads = options.threads.unwrap_or(Settings::default().threads);
     ensure!((1..=256).contains(&threads), "-t must be 1 to 256, not {threads}");
-    let super_share_percent = options.super_peers.unwrap_or(8);
+    let super_share_percent = options.super_peers.unwrap_or(SUPER_PEERS);
     ensure!(
         (1..=100).contains(&super_share_percent),
         "--super-peers must be 1 to 100 percent of the nodes, not {super_share_percent}"
@@ -453,6 +508,7 @@ fn server(
     clients: SocketAddr,
     admin: Option<SocketAddr>,
     configuration: &NodeConfiguration,
+    unavailable: Option<Unavailable>,
 ) -> anyhow::Result<Server<amalgam_node::Gateway>> {
     let settings = Settings {
         listen: vec![clients.into()],
@@ -463,7 +519,11 @@ fn server(
         evicts: false,
         ..Settings::default()
     };
-    let server = Server::open_around(settings, node.gateway())
+    let mut gateway = node.gateway();
+    if unavailable == Some(Unavailable::Miss) {
+        gateway = gateway.answer_misses();
+    }
+    let server = Server::open_around(settings, gateway)
         .with_context(|| format!("memcached's clients cannot be answered at {clients}"))?;
     server.stop_on_signals(STOP_SIGNALS)?;
     Ok(server)
@@ -518,8 +578,8 @@ fn serve(
 }
 
 fn run_node<E: Engine>(options: &NodeOptions) -> anyhow::Result<()> {
-    let configuration = configuration(options)?;
-    check_advertised(&configuration)?;
+    let configuration = configuration(options).usage()?;
+    check_advertised(&configuration).usage()?;
     if is_open_to_all(&configuration) {
         log::warn!(
             listen:% = configuration.listen;
@@ -527,13 +587,13 @@ fn run_node<E: Engine>(options: &NodeOptions) -> anyhow::Result<()> {
              what they know (--join-token-file) or certificates (--tls-cert)"
         );
     }
-    let clients = address(options.clients.as_deref().unwrap_or_default(), "--clients")?;
-    let admin = admin(options.admin.as_deref(), options.admin_public)?;
+    let clients = address(options.clients.as_deref().unwrap_or_default(), "--clients").usage()?;
+    let admin = admin(options.admin.as_deref(), options.admin_public).usage()?;
     let node = RunningNode::start::<E>(&configuration, etcd(options)?)?;
     if let Err(error) = node.wait_until_ready(READY_PATIENCE) {
         log::warn!(error:%; "not all keys have an owner yet");
     }
-    let server = server(&node, clients, admin, &configuration)?;
+    let server = server(&node, clients, admin, &configuration, options.unavailable)?;
     serve(vec![(node, server)], true)
 }
 
@@ -544,20 +604,20 @@ fn etcd(options: &NodeOptions) -> anyhow::Result<Arc<dyn Membership>> {
 fn open_etcd(options: &NodeOptions) -> anyhow::Result<Etcd> {
     let cluster = options.cluster.as_deref().unwrap_or_default();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    ensure!(
+    ensure_usage!(
         !cluster.is_empty() && cluster.bytes().all(is_plain),
         "--cluster is letters, digits, '-', '_' and '.'"
     );
     let configuration = EtcdConfiguration {
         endpoints: options.etcd.clone(),
         cluster: cluster.to_owned(),
-        lease_seconds: options.lease_seconds.unwrap_or(3),
+        lease_seconds: options.lease_seconds.unwrap_or(LEASE_SECONDS),
         authorities: options.etcd_ca.clone(),
         certificate: options.etcd_cert.clone(),
         key: options.etcd_key.clone(),
-        user: etcd_user(options)?,
+        user: etcd_user(options).usage()?,
     };
-    Etcd::open(&configuration).map_err(anyhow::Error::msg)
+    Etcd::open(&configuration).map_err(anyhow::Error::msg).usage()
 }
 
 /// The user of etcd. Its password is in a file or in the environment, because other users of the
@@ -580,104 +640,23 @@ fn etcd_user(options: &NodeOptions) -> anyhow::Result<Option<EtcdUser>> {
 
 fn run_local<E: Engine>(options: &NodeOptions, nodes: usize, port: u16) -> anyhow::Result<()> {
     let name = options.name.clone().unwrap_or_else(|| "dev".to_owned());
-    let configuration = NodeConfiguration { name, ..configuration(options)? };
+    let configuration = NodeConfiguration { name, ..configuration(options).usage()? };
     let membership: Arc<dyn Membership> = if options.etcd.is_empty() {
         Arc::new(Embedded::new(random_seed().max(1), random_seed(), EMBEDDED_LEASE_MS))
     } else {
         etcd(options)?
     };
     // The first node serves the admin address for the whole process.
-    let mut admin = admin(options.admin.as_deref(), options.admin_public)?;
+    let mut admin = admin(options.admin.as_deref(), options.admin_public).usage()?;
     let nodes = start_local::<E>(nodes, &configuration, &membership)?;
     let mut running = Vec::new();
     for (number, node) in nodes.into_iter().enumerate() {
-        let port = if port == 0 { 0 } else { port.saturating_add(number as u16) };
+        let port = if port == 0 { 0 } else { port + number as u16 };
         let clients = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let server = server(&node, clients, admin.take(), &configuration)?;
+        let server = server(&node, clients, admin.take(), &configuration, options.unavailable)?;
         running.push((node, server));
     }
     serve(running, false)
-}
-
-fn status(options: &ConnectOptions) -> anyhow::Result<()> {
-    let credentials = options.credentials()?;
-    let connect = |address: &str| ClusterClient::connect(&[address.to_owned()], &credentials, 0);
-    let home = connect(&options.node)
-        .with_context(|| format!("no node of a cluster answers at {}", options.node))?
-        .status()?;
-    let mut output = std::io::stdout().lock();
-    if options.key.is_some() || options.id.is_some() {
-        let named = holding::Named { key: options.key.as_deref(), id: options.id };
-        return holding::show(&mut output, &named, &home, &options.node, connect);
-    }
-    writeln!(
-        output,
-        "{:>5} {:>4} {:<21} {:<5} {:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>7} {:>9} {:>6} \
-         {:>8} {:>8} {:>4} {:>8}",
-        "node",
-        "life",
-        "address",
-        "super",
-        "partitions",
-        "chunk ids",
-        "spans",
-        "ranges",
-        "from",
-        "to",
-        "copies",
-        "kept",
-        "lag",
-        "lease ms",
-        "ops/s",
-        "hot",
-        "release"
-    )?;
-    let ask = |address: &str| connect(address).and_then(|mut client| client.status());
-    let answers: Vec<_> = home.members.iter().map(|(_, address)| ask(address)).collect();
-    let revisions = answers.iter().flatten().map(|own| own.revision);
-    let revision = latest(home.revision, revisions);
-    for ((peer, address), answer) in home.members.iter().zip(answers) {
-        let (node, life) = (peer.node.get(), peer.incarnation);
-        let is_super = if home.supers.contains(peer) { "yes" } else { "-" };
-        write!(output, "{node:>5} {life:>4} {address:<21} {is_super:<5} ")?;
-        match answer {
-            Ok(own) => writeln!(
-                output,
-                "{:>10} {:>12} {:>7} {:>9} {:>5} {:>5} {:>7} {:>9} {:>6} {:>8} {:>8} {:>4} {:>8}",
-                own.partitions,
-                own.ids,
-                own.spans,
-                own.ranges.0,
-                own.moves.0,
-                own.moves.1,
-                copies(&own),
-                own.kept,
-                revision.saturating_sub(own.revision),
-                own.lease_left_ms,
-                own.rate,
-                own.hot_moves,
-                own.release
-            )?,
-            Err(error) => writeln!(output, "does not answer: {error}")?,
-        }
-    }
-    Ok(())
-}
-
-/// The latest coordinator revision that any node reports: the node that was asked may be the one
-/// that is cut off.
-fn latest(asked: u64, others: impl Iterator<Item = u64>) -> u64 {
-    others.fold(asked, u64::max)
-}
-
-/// The column "copies": "whole" if everything that a node owns has its backups, else the number of
-/// spans that lack some; "-" if no backups are configured.
-fn copies(status: &NodeStatus) -> String {
-    match status.reduced.0 + status.reduced.1 {
-        0 if status.backups == 0 => "-".to_owned(),
-        0 => "whole".to_owned(),
-        spans => format!("short:{spans}"),
-    }
 }
 
 fn drain(options: &ConnectOptions) -> anyhow::Result<()> {
@@ -734,12 +713,6 @@ mod tests {
         assert!(configuration(&given(|o| o.listen = Some("nowhere".to_owned()))).is_err());
         assert!(etcd(&given(|options| options.cluster = Some("a/b".to_owned()))).is_err());
         assert!(token(Some(Path::new("/nonexistent"))).is_err());
-    }
-
-    #[test]
-    fn a_node_that_is_cut_off_shows_as_behind_when_it_is_asked_itself() {
-        assert_eq!(latest(3, [3, 9, 8].into_iter()), 9);
-        assert_eq!(latest(3, std::iter::empty()), 3);
     }
 
     #[test]

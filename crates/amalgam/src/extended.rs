@@ -25,6 +25,8 @@ pub struct Extended {
     /// `read_buf_mem_limit`: the limit in bytes of all connections' buffers; `None` for the
     /// default.
     pub buffer_bytes: Option<usize>,
+    /// `sock_cookie_id`: the mark of the sockets that listen; `None` where it was not given.
+    pub socket_mark: Option<u32>,
     /// The options of TLS (`ssl_*`).
     pub tls: TlsOptions,
     /// The names of given options that have no effect; a warning lists them.
@@ -103,6 +105,7 @@ pub fn parse(list: &str) -> anyhow::Result<Extended> {
                     format!("-o eviction: there is no policy '{given}'; use {names}")
                 })?);
             }
+            "sock_cookie_id" => extended.socket_mark = Some(number()?).filter(|mark| *mark != 0),
             "read_buf_mem_limit" => {
                 let bytes = (number()? as usize) << 20;
                 extended.buffer_bytes = Some(bytes).filter(|bytes| *bytes > 0);
@@ -166,12 +169,15 @@ mod tests {
         let extended = parse("watcher_logbuf_size=8,temporary_ttl=240").unwrap();
         let shown: Vec<_> = extended.tunables.iter().map(|(_, value)| value.as_str()).collect();
         assert_eq!(shown, ["8192", "yes", "240"]);
+        assert_eq!(parse("sock_cookie_id=7").unwrap().socket_mark, Some(7));
+        assert_eq!(parse("sock_cookie_id=0").unwrap().socket_mark, None, "as in memcached");
         assert_eq!(parse("eviction=clock").unwrap().eviction, Some(Eviction::Clock));
         for list in [
             "eviction",
             "eviction=lru",
             "idle_timeout",
             "idle_timeout=x",
+            "sock_cookie_id",
             "no_such_thing",
             "hashpower=99",
         ] {

@@ -6,6 +6,7 @@
 mod cluster;
 mod daemon;
 mod extended;
+mod help;
 mod load;
 mod logs;
 mod manual;
@@ -22,6 +23,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use amalgam_bench::client::ServerArguments;
+use amalgam_bench::{UsageError, exit_code};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// An in-memory key-value store that speaks memcached's protocol, with a choice of index engines.
@@ -68,64 +70,85 @@ enum Bench {
     Server(ServerArguments),
 }
 
-/// The exit code for an invalid command line, the same as clap's.
-const USAGE: u8 = 2;
-
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if let Some(advice) = moved::advice(&arguments) {
+        if arguments.iter().any(|word| word == "--help" || word == "-h") {
+            println!("{advice}");
+            return ExitCode::SUCCESS;
+        }
         eprintln!("amalgam: {advice}");
-        return ExitCode::from(USAGE);
+        return exit_code(&UsageError::new(advice).into());
     }
-    let arguments = with_subcommand(arguments);
-    let matches = command().get_matches_from(arguments);
-    let result = match Amalgam::from_arg_matches(&matches) {
-        Ok(Amalgam { command: Action::Serve(options) }) => serve::serve(&options),
-        Ok(Amalgam { command: Action::Bench(bench) }) => {
-            let Bench::Server(arguments) = *bench;
-            amalgam_bench::client::run_and_print(&arguments)
+    let result = if is_memcached(&arguments) {
+        let matches = memcached_command().get_matches_from(arguments);
+        match options::Options::from_arg_matches(&matches) {
+            Ok(options) => serve::serve(&options),
+            Err(error) => error.exit(),
         }
-        Ok(Amalgam { command: Action::Advise(arguments) }) => amalgam_advise::run(&arguments),
-        Ok(Amalgam { command: Action::Cluster(command) }) => cluster::run(&command),
-        Ok(Amalgam { command: Action::Top(arguments) }) => top::run(&arguments),
-        Ok(Amalgam { command: Action::Load(arguments) }) => load::run(&arguments),
-        Ok(Amalgam { command: Action::Completions { shell } }) => {
-            manual::completions(command(), shell)
-        }
-        Ok(Amalgam { command: Action::Man { command: name } }) => {
-            manual::page(command(), name.as_deref())
-        }
-        Err(error) => error.exit(),
+    } else {
+        run(with_subcommand(arguments))
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            if log::log_enabled!(log::Level::Error) {
+            // A user who typed a wrong command reads lines in a terminal, an operator the log.
+            if log::log_enabled!(log::Level::Error) && !error.is::<UsageError>() {
                 log::error!("{error:#}");
             } else {
                 eprintln!("amalgam: {error:#}");
             }
-            let is_usage = error.is::<serve::UsageError>();
-            if is_usage { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
+            exit_code(&error)
         }
     }
 }
 
-/// The definition of the command line, completed by the list of engines.
-fn command() -> clap::Command {
-    let engines = format!("Engines, and what to choose them for:\n{}", serve::engine_list());
-    Amalgam::command().mut_subcommand("serve", |serve| serve.after_help(engines))
+/// Runs the command that the arguments name.
+fn run(arguments: Vec<OsString>) -> anyhow::Result<()> {
+    let matches = command().get_matches_from(arguments);
+    let command_line = Amalgam::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match command_line.command {
+        Action::Serve(options) => serve::serve(&options),
+        Action::Bench(bench) => {
+            let Bench::Server(arguments) = *bench;
+            amalgam_bench::client::run_and_print(&arguments)
+        }
+        Action::Advise(arguments) => amalgam_advise::run(&arguments),
+        Action::Cluster(command) => cluster::run(&command),
+        Action::Top(arguments) => top::run(&arguments),
+        Action::Load(arguments) => load::run(&arguments),
+        Action::Completions { shell } => manual::completions(self::command(), shell),
+        Action::Man { command } => manual::page(self::command(), command.as_deref()),
+    }
 }
 
-/// Inserts the command `serve` where the program is called as memcached is.
-fn with_subcommand(mut arguments: Vec<OsString>) -> Vec<OsString> {
+/// The definition of the command line, completed by defaults and the list of engines.
+fn command() -> clap::Command {
+    let engines = format!("Engines, and what to choose them for:\n{}", serve::engine_list());
+    help::complete(Amalgam::command(), engines)
+}
+
+/// The command line under memcached's name: that of `amalgam serve` alone. Clients' tests read the
+/// version from the first line of its help.
+fn memcached_command() -> clap::Command {
+    let mut command = command();
+    let serve = command.find_subcommand_mut("serve").cloned().unwrap_or_default();
+    serve.name("memcached").bin_name("memcached").before_help(serve::version())
+}
+
+/// Whether the program was started under a name of memcached.
+fn is_memcached(arguments: &[OsString]) -> bool {
     let name = arguments.first().and_then(|path| Path::new(path).file_name());
-    let is_memcached = name.is_some_and(|name| name == "memcached" || name == "memcached-debug");
+    name.is_some_and(|name| serve::MEMCACHED_NAMES.iter().any(|known| name == *known))
+}
+
+/// Inserts the command `serve` where options come first, as with memcached.
+fn with_subcommand(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let first = arguments.get(1).map(|first| first.to_string_lossy().into_owned());
     let is_option = first.is_some_and(|first| {
         first.starts_with('-') && !["--help", "--version"].contains(&first.as_str())
     });
-    if is_memcached || is_option {
+    if is_option {
         arguments.insert(1, "serve".into());
     }
     arguments
@@ -142,11 +165,9 @@ mod tests {
 
     #[test]
     fn options_without_a_subcommand_are_for_the_server() {
-        assert_eq!(arguments(&["memcached"]), ["memcached", "serve"]);
-        assert_eq!(
-            arguments(&["/usr/bin/memcached-debug", "-m", "64"]),
-            ["/usr/bin/memcached-debug", "serve", "-m", "64"]
-        );
+        for (path, expected) in [("/usr/bin/memcached-debug", true), ("amalgam", false)] {
+            assert_eq!(is_memcached(&[path.into()]), expected);
+        }
         assert_eq!(arguments(&["amalgam", "-p", "0"]), ["amalgam", "serve", "-p", "0"]);
         assert_eq!(arguments(&["amalgam", "--help"]), ["amalgam", "--help"]);
         assert_eq!(arguments(&["amalgam", "bench"]), ["amalgam", "bench"]);
@@ -155,5 +176,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
+        memcached_command().debug_assert();
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use amalgam_bench::Usage;
 use anyhow::{Context, Result};
 use clap::Command;
 use clap_complete::Shell;
@@ -26,7 +27,7 @@ pub fn page(mut command: Command, name: Option<&str>) -> Result<()> {
     command.build();
     if let Some(name) = name {
         let found = command.find_subcommand(name).cloned();
-        command = found.with_context(|| format!("there is no command '{name}'"))?;
+        command = found.with_context(|| format!("there is no command '{name}'")).usage()?;
     }
     let mut page = Vec::new();
     clap_mangen::Man::new(command).render(&mut page)?;

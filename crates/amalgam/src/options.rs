@@ -27,7 +27,7 @@ pub struct Options {
     /// TCP port to listen on; 0 or -1 lets the system choose (with -U, 0 turns TCP off)
     #[arg(short = 'p', long, value_name = "NUM", allow_negative_numbers = true)]
     pub port: Option<i32>,
-    /// UDP port to listen on; 0 is off, the default
+    /// UDP port to listen on; 0 is off
     #[arg(short = 'U', long, value_name = "NUM", allow_negative_numbers = true)]
     pub udp_port: Option<i32>,
     /// UNIX socket to listen on (turns the network off)
@@ -41,8 +41,9 @@ pub struct Options {
     #[serde(skip_serializing_if = "is_off")]
     pub enable_shutdown: bool,
     /// Address to listen on, with or without a port; may be repeated or hold a comma-separated
-    /// list. With -Z, the prefix notls: (no TLS), btls: (no client certificates) or mtls: (client
-    /// certificates required) applies to that address
+    /// list. Prefixes apply to that address, in this order: with -Z, notls: (no TLS), btls: (no
+    /// client certificates) or mtls: (client certificates required); proto[NAME]: (ascii, binary or
+    /// negotiating); tag[NAME]: or tag_NAME_: (ignored) [default: all addresses]
     #[arg(short = 'l', long, value_name = "ADDR")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listen: Vec<String>,
@@ -164,7 +165,8 @@ pub struct Options {
     /// Comma-separated extended options: idle_timeout=SECONDS (0 is never), send_timeout=SECONDS
     /// without progress until a connection with unsent answers is closed (60 by default, 0 is
     /// never), maxconns_fast (default) or no_maxconns_fast, hashpower=NUM, no_drop_privileges,
-    /// eviction=clock (default) or probation; for -Z, ssl_chain_cert=FILE, ssl_key=FILE,
+    /// eviction=clock (default) or probation, sock_cookie_id=NUM (a mark of listening
+    /// sockets, for filters of packets); for -Z, ssl_chain_cert=FILE, ssl_key=FILE,
     /// ssl_keyformat (1 PEM, 2 DER), ssl_ca_cert=FILE (the CAs of clients), ssl_verify_mode (0
     /// none, 1 request, 2 require), ssl_ciphers=LIST, ssl_min_version (2 for TLS 1.2, 3 for TLS
     /// 1.3), ssl_session_cache, ssl_wbuf_size=KILOBYTES; memcached's other options are ignored
@@ -208,6 +210,14 @@ impl Options {
             max_item_size: Some(Size::whole_mebibytes(settings.max_item_bytes)),
             ..Self::default()
         }
+    }
+
+    /// The value of each option that has a default, by its long name, for `--help`.
+    pub fn default_texts() -> toml::Table {
+        let mut table = toml::Table::try_from(Self::defaults()).unwrap_or_default();
+        table.insert("port".to_owned(), default_port().into());
+        table.insert("protocol".to_owned(), "auto, or binary with -S".into());
+        table
     }
 
     /// These options over those of the configuration file, over the defaults.

@@ -3,9 +3,11 @@
 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use amalgam_bench::Usage;
 use amalgam_index::op::HashSeed;
 use amalgam_index::{
     Configuration, DEFAULT_ENGINE, ENGINES, Engine, EngineInfo, EngineVisitor, with_engine,
@@ -49,50 +51,42 @@ const REST_OF_MEMORY_BYTES: usize = 1 << 20;
 const LEAST_ITEM_BYTES: usize = 1 << 10;
 const LARGEST_ITEM_BYTES: usize = 1 << 30;
 
-/// The names under which the program accepts options as leniently as memcached.
-const MEMCACHED_NAMES: &[&str] = &["memcached", "memcached-debug"];
+/// The names under which the program accepts memcached's options, as leniently.
+pub const MEMCACHED_NAMES: &[&str] = &["memcached", "memcached-debug"];
 
-/// An error in what the user asked for, not in carrying it out.
-#[derive(Debug)]
-pub struct UsageError(anyhow::Error);
-
-impl std::fmt::Display for UsageError {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{:#}", self.0)
-    }
+/// The version of memcached that this server is compatible with, and its own.
+pub fn version() -> String {
+    format!("memcached {MEMCACHED_VERSION} (amalgam {})", env!("CARGO_PKG_VERSION"))
 }
-
-impl std::error::Error for UsageError {}
 
 /// Runs the server until it is told to stop.
 ///
 /// # Errors
 ///
-/// A [`UsageError`] if an option is invalid, another error if the server cannot start; the text
-/// says what to do.
+/// An [`amalgam_bench::UsageError`] if an option is invalid, another error if the server cannot
+/// start; the text says what to do.
 pub fn serve(given: &Options) -> anyhow::Result<()> {
     let mut output = std::io::stdout();
     if given.version {
-        let version = env!("CARGO_PKG_VERSION");
-        writeln!(output, "memcached {MEMCACHED_VERSION} (amalgam {version})")?;
+        writeln!(output, "{}", version())?;
         return Ok(());
     }
     if given.license {
         writeln!(output, "Amalgam, licensed under the Apache License, Version 2.0")?;
         return Ok(());
     }
-    let options = given.effective().map_err(UsageError)?;
+    let options = given.effective().usage()?;
     let threshold = if options.verbose > 0 { Threshold::Debug } else { Threshold::Info };
     let format = options.log_format.unwrap_or(Format::Text);
     logs::start(options.log_level.unwrap_or(threshold), format);
     let is_daemon = options.daemon && daemon::is_daemon();
     let name = options.engine.as_deref().unwrap_or(DEFAULT_ENGINE);
     if !ENGINES.iter().any(|engine| engine.name == name) {
-        return Err(UsageError(unknown_engine(name)).into());
+        return Err(unknown_engine(name)).usage();
     }
-    let extended = extended::parse(&options.extended.join(",")).map_err(UsageError)?;
-    let settings = settings(&options, &extended).map_err(UsageError)?;
-    user::require_user(options.user.as_deref()).map_err(UsageError)?;
+    let extended = extended::parse(&options.extended.join(",")).usage()?;
+    let settings = settings(&options, &extended).usage()?;
+    user::require_user(options.user.as_deref()).usage()?;
     if options.daemon && !is_daemon {
         return daemon::start();
     }
@@ -163,21 +157,44 @@ fn serve_with<E: Engine>(
         std::fs::write(path, format!("{}\n", std::process::id()))
             .with_context(|| format!("cannot write the process id to {}", path.display()))?;
     }
-    let mut output = std::io::stdout();
-    for address in server.addresses() {
-        // Standard output may be closed.
-        let _ = writeln!(output, "listening on {address}");
-    }
-    log::info!(engine = E::NAME, addresses = server.addresses().join(","); "the server listens");
-    if let Some(address) = server.admin_address() {
-        let _ = writeln!(output, "admin on http://{address}/");
-    }
-    let _ = output.flush();
+    announce(&server, E::NAME);
     let result = server.run();
     if let Some(path) = pidfile {
         let _ = std::fs::remove_file(path);
     }
     Ok(result?)
+}
+
+/// Says where the server listens: in the log, and on standard output for scripts, unless both go to
+/// the same place.
+fn announce<E: Engine>(server: &Server<E>, engine: &str) {
+    let addresses = server.addresses().join(",");
+    match server.admin_address() {
+        Some(admin) => {
+            let admin = format!("http://{admin}/");
+            log::info!(engine, admin = admin.as_str(); "listening on {addresses}");
+        }
+        None => log::info!(engine; "listening on {addresses}"),
+    }
+    if is_one_file(std::io::stdout(), std::io::stderr()) {
+        return;
+    }
+    let mut output = std::io::stdout();
+    for address in server.addresses() {
+        // Standard output may be closed.
+        let _ = writeln!(output, "listening on {address}");
+    }
+    if let Some(address) = server.admin_address() {
+        let _ = writeln!(output, "admin on http://{address}/");
+    }
+    let _ = output.flush();
+}
+
+/// Whether two descriptors are of the same file, terminal or pipe.
+fn is_one_file(one: impl AsFd, other: impl AsFd) -> bool {
+    let [one, other] = [rustix::fs::fstat(one), rustix::fs::fstat(other)];
+    matches!((one, other), (Ok(one), Ok(other))
+        if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
 }
 
 /// A seed for hashing keys that clients cannot guess. The standard library's hasher takes its
@@ -225,6 +242,7 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
             .send_timeout_seconds
             .unwrap_or(defaults.send_timeout_seconds),
         protocol,
+        socket_mark: extended.socket_mark,
         users_file,
         hands_out_cas: !options.disable_cas,
         allows_shutdown: options.enable_shutdown,
@@ -354,8 +372,11 @@ fn addresses(options: &Options, port: i32) -> anyhow::Result<Vec<ListenAddress>>
         let (security, name) = security(name.trim());
         let is_prefixed = security != Security::AsServer;
         ensure!(options.enable_ssl || !is_prefixed, "-l: notls:, btls: and mtls: need -Z");
+        let (protocol, name) = listener_protocol(name, options)?;
+        let name = without_tag(name)?;
         let found = resolve(name, port)?;
-        addresses.extend(found.into_iter().map(|address| ListenAddress { address, security }));
+        let listening = |address| ListenAddress { address, security, protocol };
+        addresses.extend(found.into_iter().map(listening));
     }
     if options.listen.is_empty() {
         addresses.extend(ALL_ADDRESSES.map(|ip| ListenAddress::from(SocketAddr::new(ip, port))));
@@ -369,6 +390,49 @@ fn security(name: &str) -> (Security, &str) {
         [("notls:", Security::Plain), ("btls:", Security::ServerOnly), ("mtls:", Security::Mutual)];
     let stripped = |(prefix, security)| Some((security, name.strip_prefix(prefix)?));
     PREFIXES.into_iter().find_map(stripped).unwrap_or((Security::AsServer, name))
+}
+
+/// Splits `proto[NAME]:` off an address: the protocol of its connections, and the rest.
+fn listener_protocol<'n>(
+    name: &'n str,
+    options: &Options,
+) -> anyhow::Result<(Option<WireProtocol>, &'n str)> {
+    let Some(rest) = name.strip_prefix("proto[") else { return Ok((None, name)) };
+    let (named, rest) =
+        rest.split_once(']').with_context(|| format!("-l {name}: ']' is missing"))?;
+    let protocol = match named {
+        "ascii" => WireProtocol::Text,
+        "binary" => WireProtocol::Binary,
+        // As in memcached: only the text protocol asks for users of -Y.
+        "negotiating" if options.auth_file.is_some() => WireProtocol::Text,
+        "negotiating" => WireProtocol::Negotiated,
+        "proxy" => bail!("-l {name}: there is no proxy in this server"),
+        _ => bail!("-l {name}: there is no protocol '{named}'; use ascii, binary or negotiating"),
+    };
+    let is_text = protocol == WireProtocol::Text;
+    ensure!(options.auth_file.is_none() || is_text, "-l {name}: -Y needs the text protocol");
+    let is_binary = protocol == WireProtocol::Binary;
+    ensure!(!options.enable_sasl || is_binary, "-l {name}: -S needs the binary protocol");
+    Ok((Some(protocol), rest.strip_prefix(':').unwrap_or(rest)))
+}
+
+/// The address behind `tag[NAME]:` or `tag_NAME_:`, of one to eight characters. Tags are for
+/// memcached's proxy and mean nothing here.
+fn without_tag(name: &str) -> anyhow::Result<&str> {
+    let Some((open, rest)) = name.strip_prefix("tag").and_then(|rest| rest.split_at_checked(1))
+    else {
+        return Ok(name);
+    };
+    let end = match open {
+        "[" => ']',
+        "_" => '_',
+        // A host whose name begins so.
+        _ => return Ok(name),
+    };
+    let (tag, rest) =
+        rest.split_once(end).with_context(|| format!("-l {name}: '{end}' is missing"))?;
+    ensure!((1..=8).contains(&tag.len()), "-l {name}: a tag has 1 to 8 characters");
+    Ok(rest.strip_prefix(':').unwrap_or(rest))
 }
 
 fn resolve(name: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
@@ -411,15 +475,24 @@ pub fn admin(name: Option<&str>, is_public: bool) -> anyhow::Result<Option<Socke
 /// and keys are in files.
 fn log_configuration(options: &Options) {
     let table = toml::Table::try_from(options).unwrap_or_default();
-    let plain = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), Into::into);
+    let plain = |value: &toml::Value| match value {
+        toml::Value::String(text) => text.clone(),
+        toml::Value::Array(values) => {
+            let texts = values.iter().map(|value| value.as_str().unwrap_or_default());
+            texts.collect::<Vec<_>>().join(",")
+        }
+        other => other.to_string(),
+    };
     let texts: Vec<(&str, String)> =
         table.iter().map(|(name, value)| (name.as_str(), plain(value))).collect();
     let pairs: Vec<_> = texts.iter().map(|(name, text)| (*name, text.as_str())).collect();
     let pairs = pairs.as_slice();
     let level = log::Level::Info;
     let arguments = format_args!("effective configuration");
-    let record = log::Record::builder().level(level).args(arguments).key_values(&pairs).build();
-    log::logger().log(&record);
+    // Without a target of Amalgam's own, the record would be taken for a library's.
+    let mut record = log::Record::builder();
+    record.target(env!("CARGO_CRATE_NAME")).level(level).args(arguments);
+    log::logger().log(&record.key_values(&pairs).build());
 }
 
 fn mention_ignored(options: &Options, extended: &Extended) {

@@ -4,9 +4,8 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 use amalgam_node::cluster::chunks::{Action, ChunkError, Response};
 use amalgam_node::cluster::ids::ChunkId;
 use amalgam_node::{ClusterClient, STATE_FILE};
+use support::etcd::EtcdProcess;
 use support::{PATIENCE, Running, command, expect, talk, temporary};
 
 #[test]
@@ -129,56 +129,6 @@ fn what_a_node_lacks_is_named() {
         assert!(!output.status.success(), "{arguments:?}");
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(text.contains(mention) && !text.contains("panicked"), "{arguments:?}: {text}");
-    }
-}
-
-/// etcd with its data in a folder of its own.
-struct EtcdProcess {
-    child: Child,
-    endpoint: String,
-    folder: PathBuf,
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr()).expect("a port").port()
-}
-
-impl EtcdProcess {
-    /// None on machines without it.
-    fn start() -> Option<Self> {
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let port = free_port();
-        let (clients, peers) = (url(port), url(free_port()));
-        // Of its own: one that finds another's folder waits until that ends.
-        let folder = temporary(&format!("etcd-{port}"));
-        let child = Command::new("etcd")
-            .args(["--name", "one", "--listen-client-urls", &clients])
-            .args(["--advertise-client-urls", &clients, "--listen-peer-urls", &peers])
-            .args(["--initial-advertise-peer-urls", &peers])
-            .args(["--initial-cluster", &format!("one={peers}"), "--log-level", "error"])
-            .arg("--data-dir")
-            .arg(&folder)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .ok()?;
-        let etcd = Self { child, endpoint: clients, folder };
-        let begin = Instant::now();
-        let address = etcd.endpoint.trim_start_matches("http://").to_owned();
-        while TcpStream::connect(&address).is_err() {
-            assert!(begin.elapsed() < PATIENCE, "etcd does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Some(etcd)
-    }
-}
-
-impl Drop for EtcdProcess {
-    fn drop(&mut self) {
-        // It may have ended by itself, and the folder with it.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

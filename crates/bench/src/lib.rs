@@ -12,6 +12,8 @@ mod output;
 pub mod replay;
 pub mod target;
 pub mod trace;
+mod usage;
 pub mod workload;
 
 pub use output::print_result;
+pub use usage::{Usage, UsageError, exit_code};

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
+use amalgam_bench::exit_code;
 use amalgam_reproduce::BenchCommand;
 use amalgam_reproduce::engines::ENGINES;
 use amalgam_reproduce::figures::ReproduceArguments;
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("amalgam-lab: {error:#}");
-            ExitCode::FAILURE
+            exit_code(&error)
         }
     }
 }

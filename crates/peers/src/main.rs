@@ -15,8 +15,10 @@ mod reclamation;
 mod rust;
 
 use std::os::unix::process::CommandExt;
+use std::process::ExitCode;
 
 use amalgam_bench::driver::engines::{Entry, entry};
+use amalgam_bench::exit_code;
 use amalgam_reproduce::BenchCommand;
 use amalgam_reproduce::engines::ENGINES;
 use clap::Parser;
@@ -55,7 +57,17 @@ const PEERS: &[Entry] = &[
 /// Makes the C library's allocator, which serves C++ and Rust alike, ask for huge pages.
 const TUNABLES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("amalgam-peers: {error:#}");
+            exit_code(&error)
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
     let command_line = CommandLine::parse();
     if std::env::var_os(TUNABLES.0).is_none() {
         // The allocator reads its settings when the process starts: start again with them.

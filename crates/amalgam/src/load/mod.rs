@@ -16,6 +16,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use amalgam_bench::Usage;
 use anyhow::{Context, Result, bail, ensure};
 
 use keys::Keys;
@@ -49,10 +50,13 @@ pub struct Load {
     /// Print no progress
     #[arg(long)]
     quiet: bool,
+    /// Print the result as a JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 /// How many keys were processed, by result; one key has exactly one result.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, serde::Serialize)]
 struct Report {
     keys: u64,
     copied: u64,
@@ -84,6 +88,8 @@ impl std::fmt::Display for Report {
 /// If a server cannot be reached or breaks off, the key file cannot be read or written, or the
 /// target refused items; the text says how to go on.
 pub fn run(load: &Load) -> Result<()> {
+    check_name(&load.to).context("--to").usage()?;
+    check_name(&load.from).context("--from").usage()?;
     let mut target = Server::connect(&load.to).context("--to")?;
     let mut source = Server::connect(&load.from).context("--from")?;
     let mut keys = match &load.keys {
@@ -123,11 +129,28 @@ pub fn run(load: &Load) -> Result<()> {
         }
     }
     keys.finish()?;
-    writeln!(std::io::stdout(), "{report}, in {:.1} s", start.elapsed().as_secs_f64())?;
+    let seconds = start.elapsed().as_secs_f64();
+    if load.json {
+        let mut result = serde_json::to_value(report)?;
+        result["seconds"] = seconds.into();
+        writeln!(std::io::stdout(), "{result}")?;
+    } else {
+        writeln!(std::io::stdout(), "{report}, in {seconds:.1} s")?;
+    }
     ensure!(
         report.refused == 0,
         "the target refused {} items: is its memory (-m) or its largest item (-I) smaller?",
         report.refused
+    );
+    Ok(())
+}
+
+/// Refuses what is neither HOST:PORT nor a path; a host that is unknown now may be known later.
+fn check_name(name: &str) -> Result<()> {
+    let port = name.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
+    ensure!(
+        name.contains('/') || matches!(port, Some(Ok(_))),
+        "'{name}' is neither HOST:PORT nor the path of a socket"
     );
     Ok(())
 }

@@ -11,6 +11,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use amalgam_bench::Usage;
 use anyhow::{Context, Result, ensure};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -37,6 +38,9 @@ pub struct Top {
     /// Print the status once and exit, as is done when the output is not a terminal
     #[arg(long)]
     once: bool,
+    /// Print the status once, as the JSON of /api/status
+    #[arg(long, conflicts_with = "once")]
+    json: bool,
 }
 
 /// Shows the status of a server until the user quits.
@@ -45,15 +49,16 @@ pub struct Top {
 ///
 /// If the server does not answer the first request; later failures are shown on the screen.
 pub fn run(top: &Top) -> Result<()> {
-    let mut found = top
-        .address
-        .to_socket_addrs()
-        .with_context(|| format!("{}: must be HOST:PORT", top.address))?;
+    let found = top.address.to_socket_addrs();
+    let mut found = found.with_context(|| format!("{}: must be HOST:PORT", top.address)).usage()?;
     let address = found.next().with_context(|| format!("{}: no such address", top.address))?;
     let status = fetch(address).with_context(|| {
         format!("no answer from {address}: is the server running with --admin {address}?")
     })?;
     let mut output = std::io::stdout();
+    if top.json {
+        return Ok(writeln!(output, "{status}")?);
+    }
     if top.once || !output.is_terminal() {
         return Ok(output.write_all(text::screen(&status).as_bytes())?);
     }

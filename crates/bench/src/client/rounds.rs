@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::Usage;
 use crate::client::answers::Reader;
 use crate::client::arguments::{Protocol, ServerArguments, address_of};
 use crate::client::connections::{Connections, Phase, Tally};
@@ -38,7 +39,7 @@ struct Target<'a> {
 /// If an argument is invalid, or a server cannot be reached, closes a connection or sends a
 /// malformed reply.
 pub fn run(arguments: &ServerArguments) -> anyhow::Result<Vec<ServerResult>> {
-    arguments.check()?;
+    arguments.check().usage()?;
     allow_descriptors(arguments)?;
     eprintln!("generating {} requests a thread", arguments.request_count());
     let script = |thread| Script::new(arguments, thread);
@@ -85,7 +86,7 @@ fn prepare<'a>(
     name: &'a str,
     pid: Option<u32>,
 ) -> anyhow::Result<Target<'a>> {
-    let address = address_of(name)?;
+    let address = address_of(name).usage()?;
     if let Some(pid) = pid {
         cpu_of_threads_ns(pid)?;
     }

@@ -14,6 +14,7 @@ use crate::driver::result::{IndexResult, Measured, Parameters};
 use crate::driver::runner::{Report, Runner};
 use crate::measure::{Machine, resident_bytes_of, time_null_loop};
 use crate::workload::{KeySpace, Stream, generate};
+use crate::{Usage, ensure_usage};
 
 /// The largest share of available memory that the engines may take together to be kept side by
 /// side.
@@ -25,15 +26,16 @@ pub const LARGEST_SHARE: f64 = 0.7;
 ///
 /// If an argument is invalid or an engine cannot be built.
 pub fn run(arguments: &IndexArguments, engines: &[Entry]) -> anyhow::Result<Vec<IndexResult>> {
-    arguments.check()?;
+    arguments.check().usage()?;
     if arguments.small_pages {
         rustix::thread::disable_transparent_huge_pages(true).context("no huge pages")?;
     }
     let entry = |name: &String| find(engines, name)?.with(arguments.slots, &arguments.disable);
-    let entries: Vec<Entry> = arguments.engine.iter().map(entry).collect::<Result<_, _>>()?;
+    let entries: Vec<Entry> =
+        arguments.engine.iter().map(entry).collect::<anyhow::Result<_>>().usage()?;
     for entry in entries.iter().filter(|entry| entry.is_read_only) {
         let writes = arguments.series().iter().any(|next| next.workload.writes());
-        ensure!(!writes, "{} runs workloads that only read", entry.name);
+        ensure_usage!(!writes, "{} runs workloads that only read", entry.name);
     }
     if let Some(operations) = arguments.count {
         return run_to_count(arguments, &entries, operations).map(|()| Vec::new());
@@ -73,7 +75,7 @@ fn mount_all(contests: &mut [Contest], plan: &mut Plan<'_>) -> anyhow::Result<bo
     }
     let keeps = side_by_side || (others == 0 && !starts_empty);
     let goes_on = !plan.arguments.then.is_empty();
-    ensure!(keeps || !goes_on, "--then needs memory for all engines side by side");
+    ensure_usage!(keeps || !goes_on, "--then needs memory for all engines side by side");
     Ok(keeps)
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use super::server::{RunningServer, ServerName, Target};
 use super::sizes::SizeModel;
 use super::source::Trace;
 use crate::measure::{Machine, commit, cpu_of_threads_ns};
-use crate::print_result;
+use crate::{Usage, print_result};
 
 /// Replays of one server that look for the memory limit that makes memory equal.
 const MOST_TRIES: usize = 5;
@@ -35,7 +35,7 @@ const LEAST_MEBIBYTES: u64 = 2;
 ///
 /// If an argument is invalid, a trace cannot be read, or a server does not answer as memcached.
 pub fn run(arguments: &ReplayArguments) -> anyhow::Result<()> {
-    arguments.check()?;
+    arguments.check().usage()?;
     let mut bench = Bench {
         arguments,
         reference: arguments.reference()?,
@@ -315,7 +315,7 @@ impl Cell<'_> {
             statistics.get(name).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0)
         };
         if number(&before, "curr_items") > 0 {
-            eprintln!("{} is not empty: its items take part", server.name);
+            eprintln!("{} is not empty, and its items are hits: send it flush_all", server.name);
         }
         let idle_rss_bytes = running.memory("VmRSS");
         let cpu = || running.pid.and_then(|pid| cpu_of_threads_ns(pid).ok());
@@ -414,11 +414,16 @@ impl Kept {
         let about = || format!("results {}", path.display());
         let mut results = Vec::new();
         let mut options = OpenOptions::new();
-        let file = options.read(true).append(true).create(true).open(path).with_context(about)?;
-        for (number, line) in BufReader::new(&file).lines().enumerate() {
-            let line = line.with_context(about)?;
-            // The last line may be cut off by the end of an earlier run.
-            match serde_json::from_str(&line) {
+        let mut file =
+            options.read(true).append(true).create(true).open(path).with_context(about)?;
+        let mut text = String::new();
+        file.read_to_string(&mut text).with_context(about)?;
+        // The last line may be cut off by the end of an earlier run: the next begins on its own.
+        if !text.is_empty() && !text.ends_with('\n') {
+            file.write_all(b"\n").with_context(about)?;
+        }
+        for (number, line) in text.lines().enumerate() {
+            match serde_json::from_str(line) {
                 Ok(result) => results.push(result),
                 Err(error) => {
                     eprintln!("{}, line {}: {error}; it counts as not run", about(), number + 1);

@@ -15,6 +15,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use amalgam_bench::Usage;
 use amalgam_bench::driver::joined;
 use amalgam_bench::measure::{allowed_cores, pin_to};
 use amalgam_op::split_mix64;
@@ -105,7 +106,7 @@ impl Load {
 ///
 /// If an argument makes no sense, memory runs out, or a scheme freed what was still read.
 pub fn run(arguments: &ReclamationArguments) -> anyhow::Result<()> {
-    arguments.check()?;
+    arguments.check().usage()?;
     let mut output = std::io::stdout().lock();
     if !arguments.json {
         writeln!(output, "{}", ReclamationResult::HEAD)?;

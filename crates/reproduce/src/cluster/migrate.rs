@@ -4,6 +4,7 @@
 //! it shows less than the count that was acknowledged before the read began, and wrong if it shows
 //! more than the writer ever sent.
 
+use amalgam_bench::ensure_usage;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -186,9 +187,9 @@ fn work(
 ///
 /// If the cluster cannot be started, or the chunks do not move in time.
 pub fn run(arguments: &MigrateArguments) -> anyhow::Result<MigrateResult> {
-    ensure!(arguments.clients > 0, "--clients must be at least 1");
-    ensure!(arguments.bytes >= 8, "--bytes must be at least 8");
-    ensure!((1..=2_000_000).contains(&arguments.chunks), "--chunks must be 1 to 2 million");
+    ensure_usage!(arguments.clients > 0, "--clients must be at least 1");
+    ensure_usage!(arguments.bytes >= 8, "--bytes must be at least 8");
+    ensure_usage!((1..=2_000_000).contains(&arguments.chunks), "--chunks must be 1 to 2 million");
     let megabytes = 64 + (arguments.chunks * (arguments.bytes as u64 + 100)) / (1 << 20);
     let nodes = Nodes::start(2, &arguments.engine, 1, megabytes)?;
     let address = |place: usize| vec![nodes.addresses[place].0.clone()];

@@ -4,6 +4,7 @@
 //! All processes share the cores. Time counts from when the first backup knows that the owner is
 //! gone. The time from the kill until then depends on the lease and is reported separately.
 
+use amalgam_bench::ensure_usage;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -139,9 +140,9 @@ fn value(number: u64, bytes: usize) -> Vec<u8> {
 ///
 /// If the cluster cannot be started, or does not recover, or a chunk has another value afterwards.
 pub fn run(arguments: &RecoveryArguments) -> anyhow::Result<RecoveryResult> {
-    ensure!(arguments.bytes >= 8 && arguments.chunks > 0, "a value has at least 8 bytes");
-    ensure!((1..=3).contains(&arguments.backups), "--backups must be 1 to 3");
-    ensure!(arguments.others >= arguments.backups, "too few processes for the backups");
+    ensure_usage!(arguments.bytes >= 8 && arguments.chunks > 0, "a value has at least 8 bytes");
+    ensure_usage!((1..=3).contains(&arguments.backups), "--backups must be 1 to 3");
+    ensure_usage!(arguments.others >= arguments.backups, "too few processes for the backups");
     let base = arguments.folder.clone().unwrap_or_else(std::env::temp_dir);
     let folder = Folder(base.join(format!("amalgam-recovery-{}", std::process::id())));
     std::fs::create_dir_all(&folder.0).with_context(|| folder.0.display().to_string())?;

@@ -2,6 +2,7 @@
 //! gateway and reads from memcached; writes of chunks without backups and with three, and writes to
 //! Redis with three replicas.
 
+use amalgam_bench::ensure_usage;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -402,7 +403,7 @@ impl Drop for Memcached {
 ///
 /// If a server cannot be started or answers wrongly.
 pub fn run(arguments: &RequestArguments) -> anyhow::Result<Vec<RequestResult>> {
-    ensure!(arguments.values >= FLIGHT && arguments.rounds > 0, "too few values or rounds");
+    ensure_usage!(arguments.values >= FLIGHT && arguments.rounds > 0, "too few values or rounds");
     let cores = allowed_cores();
     let core = cores.get(1).copied().context("two cores are needed")?;
     pin_to(&cores, 0);

@@ -29,6 +29,7 @@ mod runs;
 mod scale_profile;
 mod servers;
 
+use amalgam_bench::Usage;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -90,7 +91,7 @@ pub fn run(arguments: &ReproduceArguments) -> anyhow::Result<()> {
     }
     let quick = if arguments.quick { Scale::Quick } else { Scale::Full };
     let profile = ScaleProfile::of_this_machine(arguments.scale.unwrap_or(quick));
-    let mut figures = chosen(all(&profile), &arguments.what)?;
+    let mut figures = chosen(all(&profile), &arguments.what).usage()?;
     let passes = profile.passes();
     plan::count_each_command_once(&mut figures);
     if arguments.list {

@@ -10,6 +10,7 @@ use anyhow::ensure;
 use crate::ids::arguments::LookupCacheArguments;
 use crate::ids::moves::{CREATOR, id_of, ids_of, node};
 use crate::ids::super_peer::{Client, SuperPeer};
+use amalgam_bench::Usage;
 use amalgam_bench::measure::{Machine, Spread, allowed_cores, commit, pin_to};
 use amalgam_bench::workload::mix64;
 
@@ -76,7 +77,7 @@ impl LookupCacheResult {
 ///
 /// If an argument is invalid, a socket fails, or the cache answers wrongly.
 pub fn run(arguments: &LookupCacheArguments) -> anyhow::Result<LookupCacheResult> {
-    arguments.check()?;
+    arguments.check().usage()?;
     let map = migrated_map(arguments)?;
     let ranges = map.ranges().count() as u64;
     let super_peer = SuperPeer::start(map)?;

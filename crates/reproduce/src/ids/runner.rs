@@ -10,6 +10,7 @@ use crate::ids::java;
 use crate::ids::moves::{Move, Moves};
 use crate::ids::result::{IdsResult, Round, Run};
 use crate::ids::structures::{OwnerMap, build, expected_bytes};
+use amalgam_bench::Usage;
 use amalgam_bench::measure::{Machine, allowed_cores, anonymous_bytes, pin_to};
 use amalgam_bench::workload::mix64;
 
@@ -24,7 +25,7 @@ const SPARE_BYTES: u64 = 256 << 20;
 ///
 /// If an argument is invalid, memory does not suffice, or two structures disagree.
 pub fn run(arguments: &IdsArguments) -> anyhow::Result<Vec<IdsResult>> {
-    arguments.check()?;
+    arguments.check().usage()?;
     let expected = |one: &Structure| expected_bytes(*one, arguments);
     let needed = arguments.structure.iter().map(expected).sum::<u64>() + SPARE_BYTES;
     let available = Machine::available_bytes();

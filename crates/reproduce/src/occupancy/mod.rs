@@ -4,11 +4,11 @@
 
 mod chains;
 
+use amalgam_bench::ensure_usage;
 use std::time::Instant;
 
 use amalgam_index::PathSearch;
 use amalgam_index::memc3::occupancy::{Filling, MAX_DISPLACEMENTS, fill};
-use anyhow::ensure;
 
 use amalgam_bench::driver::parse_paths;
 use amalgam_bench::measure::{Machine, Spread, commit, parse_count};
@@ -137,10 +137,10 @@ impl OccupancyResult {
 ///
 /// If an argument is invalid, or the system refuses the memory.
 pub fn run_occupancy(arguments: &OccupancyArguments) -> anyhow::Result<OccupancyResult> {
-    ensure!(matches!(arguments.slots, 4 | 8), "--slots must be 4 or 8");
-    ensure!(arguments.runs >= 1, "--runs must be at least 1");
+    ensure_usage!(matches!(arguments.slots, 4 | 8), "--slots must be 4 or 8");
+    ensure_usage!(arguments.runs >= 1, "--runs must be at least 1");
     let size = usize::try_from(arguments.size)?;
-    ensure!(
+    ensure_usage!(
         size.is_power_of_two() && size >= 1024,
         "--size must be a power of two, 1024 at least: 1Ki, 4Mi, 128Mi"
     );

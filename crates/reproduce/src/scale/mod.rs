@@ -9,10 +9,11 @@ mod fit;
 mod model;
 mod page;
 
+use amalgam_bench::ensure_usage;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 
 use crate::figures::picture;
 use crate::figures::plan::{Panel, Shape};
@@ -64,9 +65,12 @@ pub struct ScaleArguments {
 /// If an argument is invalid, or the files cannot be written.
 pub fn run(arguments: &ScaleArguments) -> anyhow::Result<()> {
     let rates = [arguments.readable, arguments.full, arguments.cores];
-    ensure!(rates.iter().all(|rate| rate.is_finite() && *rate > 0.0), "rates must be above 0");
-    ensure!(arguments.detect >= 0.0, "--detect must not be below 0");
-    ensure!(
+    ensure_usage!(
+        rates.iter().all(|rate| rate.is_finite() && *rate > 0.0),
+        "rates must be above 0"
+    );
+    ensure_usage!(arguments.detect >= 0.0, "--detect must not be below 0");
+    ensure_usage!(
         (10_000..=1_000_000_000).contains(&arguments.ids),
         "--ids must be 10,000 to a billion, not {}",
         arguments.ids

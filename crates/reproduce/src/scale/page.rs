@@ -9,6 +9,9 @@ use crate::figures::markdown::machine;
 use crate::figures::picture::number;
 use amalgam_bench::measure::{Machine, commit};
 
+/// The length of a line of prose.
+const COLUMNS: usize = 98;
+
 /// A number of bytes for people, with its unit.
 fn bytes(bytes: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB", "PB"];
@@ -25,6 +28,24 @@ fn time(seconds: f64) -> String {
     }
 }
 
+/// Writes a paragraph in lines of at most [`COLUMNS`], and an empty line behind it.
+fn prose(text: &mut String, words: &str) -> std::fmt::Result {
+    let mut columns = 0;
+    for word in words.split_whitespace() {
+        let length = word.chars().count();
+        if columns > 0 && columns + 1 + length > COLUMNS {
+            writeln!(text)?;
+            columns = 0;
+        } else if columns > 0 {
+            write!(text, " ")?;
+            columns += 1;
+        }
+        write!(text, "{word}")?;
+        columns += length;
+    }
+    writeln!(text, "\n")
+}
+
 /// The text of the page.
 pub fn text(fit: &Fit, arguments: &ScaleArguments) -> String {
     let mut text = String::new();
@@ -35,15 +56,15 @@ pub fn text(fit: &Fit, arguments: &ScaleArguments) -> String {
 
 fn write_all(text: &mut String, fit: &Fit, arguments: &ScaleArguments) -> std::fmt::Result {
     let ScaleArguments { readable, full, cores, detect, ids, .. } = arguments;
-    writeln!(text, "# Clusters that nobody here has\n")?;
-    writeln!(
+    writeln!(text, "# Larger clusters, by a model\n")?;
+    prose(
         text,
-        "A model, not a measurement, of clusters of 10 to 10,000 nodes and 10^9 to 10^13"
-    )?;
-    writeln!(text, "chunks of {VALUE_BYTES} bytes with three backups. Its equations are in")?;
-    writeln!(
-        text,
-        "`crates/reproduce/src/scale/model.rs`. This page and its pictures are written by\n"
+        &format!(
+            "This page computes, from a model, what clusters of 10 to 10,000 nodes need for 10^9 \
+             to 10^13 chunks of {VALUE_BYTES} bytes with three backups. No such cluster was \
+             measured. The equations are in `crates/reproduce/src/scale/model.rs`. The command \
+             that writes this page and its pictures:"
+        ),
     )?;
     writeln!(text, "```console")?;
     writeln!(
@@ -61,17 +82,20 @@ fn write_all(text: &mut String, fit: &Fit, arguments: &ScaleArguments) -> std::f
 }
 
 fn parameters(text: &mut String, fit: &Fit, arguments: &ScaleArguments) -> std::fmt::Result {
-    writeln!(text, "## What it is fitted to\n\n| parameter | value | from | error |")?;
+    writeln!(text, "## Parameters of the model\n\n| parameter | value | from | error |")?;
     writeln!(text, "| --- | --- | --- | --- |")?;
     for (share, bytes) in &fit.range_bytes {
         let error = match fit.error_of_range_bytes(*share) {
             Some(error) => {
-                format!("{} % of what 100 million ids took", signed(100.0 * error))
+                format!("{} % of the bytes of 100 million ids", signed(100.0 * error))
             }
             None => "not checked".to_owned(),
         };
         let (share, bytes) = (percent(*share), number(*bytes));
-        let from = format!("a map of {} ids, counted, times what is resident", arguments.ids);
+        let from = format!(
+            "a map of {} ids, counted, times resident bytes for each byte counted",
+            arguments.ids
+        );
         writeln!(text, "| bytes a range, {share} moved | {bytes} | {from} | {error} |")?;
     }
     let lookup = number(fit.lookup_bytes);
@@ -85,32 +109,22 @@ fn parameters(text: &mut String, fit: &Fit, arguments: &ScaleArguments) -> std::
         "| a chunk on its way to a backup | {copy} bytes | the record and its message | not \
          checked |"
     )?;
-    let rows =
-        [("readable", fit.readable_core_seconds), ("with all copies", fit.full_core_seconds)];
+    let rows = [("readable", fit.readable_core_seconds), ("copied in full", fit.full_core_seconds)];
     for (what, seconds) in rows {
         let us = number(seconds * 1e6);
-        let from = "`bench recovery` | of one run, so without a spread";
-        writeln!(text, "| core time of a chunk until {what} | {us} us | {from} |")?;
+        let from = "`bench recovery` | one run, so no spread is known";
+        writeln!(text, "| core time of a chunk until it is {what} | {us} us | {from} |")?;
     }
     let detect = number(arguments.detect);
-    writeln!(text, "| until a death is known | {detect} s | the lease | {DETECTED} |\n")?;
-    writeln!(
+    writeln!(text, "| until a death is detected | {detect} s | the lease | {DETECTED} |\n")?;
+    prose(
         text,
-        "What follows is off by as much as these are: metadata and lookups by the error of a range,"
-    )?;
-    writeln!(
-        text,
-        "recoveries by that of a chunk's time, which two runs of other sizes would have to tell."
-    )?;
-    writeln!(
-        text,
-        "A range's bytes are those of a thousand nodes: of 50 it takes 2.5 at 10 % moved"
-    )?;
-    writeln!(
-        text,
-        "([ids.md](ids.md)), and where there are more placements than a dictionary holds, more."
-    )?;
-    writeln!(text, "What the model leaves out comes on top and stands at the end.\n")
+        "The errors of these parameters are those of the results: metadata and lookups have the \
+         error of a range's bytes, recoveries that of a chunk's time, which runs of two other \
+         sizes would tell. The bytes of a range hold for a thousand nodes. With 50 nodes and 10 % \
+         moved, a range takes 2.5 ([ids.md](ids.md)), and more where there are more placements \
+         than a dictionary holds. The last section lists what the model leaves out.",
+    )
 }
 
 /// The time that processes took until they detected a death (docs/results/backups.md).
@@ -124,12 +138,15 @@ fn signed(value: f64) -> String {
 
 fn metadata(text: &mut String, fit: &Fit) -> std::fmt::Result {
     writeln!(text, "## Metadata\n\n![metadata of a super peer](scale-metadata.svg)\n")?;
-    writeln!(
-        text,
-        "Of one super peer; 8 of 100 nodes are, and three hold each piece. Where a node"
-    )?;
     let most = power(NODE_CHUNKS_MAX);
-    writeln!(text, "would have more than {most} chunks nothing is said.\n")?;
+    prose(
+        text,
+        &format!(
+            "The table shows the bytes of one super peer. 8 of 100 nodes are super peers, and \
+             three of them store each part of the metadata. `-`: a node would have more than \
+             {most} chunks."
+        ),
+    )?;
     let nodes = [10.0, 100.0, 1_000.0, 10_000.0];
     write!(text, "| chunks | moved |")?;
     nodes.iter().try_for_each(|nodes| write!(text, " {nodes} nodes |"))?;
@@ -153,39 +170,31 @@ fn metadata(text: &mut String, fit: &Fit) -> std::fmt::Result {
     }
     let cluster = Cluster { nodes: 10_000.0, chunks: 1e13, moved: 0.01 };
     let remembered = bytes(cluster.remembered_bytes(fit));
-    writeln!(
+    writeln!(text)?;
+    prose(
         text,
-        "\nIn addition to ranges, a super peer remembers each node's last request about each \
-         creator:"
-    )?;
-    writeln!(
-        text,
-        "at most {remembered} with 10,000 nodes. What moves costs, and not how many nodes or"
-    )?;
-    writeln!(
-        text,
-        "chunks there are: 10^13 chunks of which one in a thousand moved take about as much as"
-    )?;
-    writeln!(text, "10^12 of which one in a hundred did.\n")
+        &format!(
+            "A super peer also stores each node's last request about each creator: at most \
+             {remembered} with 10,000 nodes. Memory depends on the number of moved chunks, hardly \
+             on that of nodes or chunks: 10^13 chunks with 0.1 % moved take about as much as \
+             10^12 chunks with 1 % moved."
+        ),
+    )
 }
 
 fn lookups(text: &mut String, fit: &Fit) -> std::fmt::Result {
     writeln!(text, "## Lookups\n\n![lookups of a super peer](scale-lookups.svg)\n")?;
-    writeln!(
+    prose(
         text,
-        "Each node asks for {} chunks a second, all alike often, which is the worst for a",
-        GETS
+        &format!(
+            "Each node requests {GETS} chunks a second, uniformly distributed, which is the worst \
+             case for a cache, and caches ranges in {}. While the caches hold all ranges, super \
+             peers get no lookups. Beyond that, the lookups of a super peer approach a bound that \
+             does not depend on the number of nodes, because super peers are a fixed share of \
+             them.",
+            bytes(CACHE_BYTES)
+        ),
     )?;
-    writeln!(
-        text,
-        "cache, and remembers ranges in {}. As long as those hold them all nobody is asked;",
-        bytes(CACHE_BYTES)
-    )?;
-    writeln!(
-        text,
-        "then lookups of a super peer grow towards a bound that does not depend on the number"
-    )?;
-    writeln!(text, "of nodes, as super peers are a share of them.\n")?;
     writeln!(
         text,
         "| chunks | moved | a cache holds | lookups a second of a super peer | its traffic, Mb/s |"
@@ -206,20 +215,19 @@ fn lookups(text: &mut String, fit: &Fit) -> std::fmt::Result {
 }
 
 fn recovery(text: &mut String, fit: &Fit, arguments: &ScaleArguments) -> std::fmt::Result {
-    writeln!(text, "## Recovery\n\n![seconds until all is readable](scale-recovery.svg)\n")?;
+    writeln!(
+        text,
+        "## Recovery\n\n![seconds until all chunks are readable](scale-recovery.svg)\n"
+    )?;
     let range = number(RANGE_IDS / 1e6);
-    writeln!(
+    prose(
         text,
-        "A range of {range} million ids is recovered by one node, on one core, which sends"
-    )?;
-    writeln!(
-        text,
-        "three copies of it. So a node's chunks come back from as many nodes as it has ranges,"
-    )?;
-    writeln!(
-        text,
-        "and more nodes do not help beyond. Times hold the {} s until the death is known.\n",
-        number(arguments.detect)
+        &format!(
+            "One node recovers a range of {range} million ids on one core, and sends three copies \
+             of it. So as many nodes as a failed node had ranges recover its chunks, and further \
+             nodes do not help. Times include the {} s until the death is detected.",
+            number(arguments.detect)
+        ),
     )?;
     write!(text, "| nodes | chunks a node | fail |")?;
     LINKS.iter().try_for_each(|link| write!(text, " {} Gb/s |", link / 1e9))?;
@@ -245,19 +253,23 @@ fn recovery(text: &mut String, fit: &Fit, arguments: &ScaleArguments) -> std::fm
 }
 
 fn limits(text: &mut String) -> std::fmt::Result {
-    writeln!(text, "## What it leaves out\n")?;
+    writeln!(text, "## What the model leaves out\n")?;
+    writeln!(text, "- Disks: a log is read as fast as the cores check it.")?;
     writeln!(
         text,
-        "- Disks: logs are read as fast as cores check them. Switches: links do not meet."
+        "- Switches: transfers between different pairs of nodes do not slow each other down."
     )?;
-    writeln!(text, "- Load: nothing else happens while a node is recovered.")?;
+    writeln!(text, "- Load: no requests are served during a recovery.")?;
     writeln!(
         text,
-        "- Loss: of more than three nodes that fail at once some held all copies of something."
+        "- Loss: if more than three nodes fail at once, some ranges may lose all copies."
     )?;
     writeln!(
         text,
-        "- etcd holds the members in one value of at most 1.5 MB, so 10,000 nodes are its end."
+        "- etcd: the members are one value of at most 1.5 MB, so there are at most 10,000 nodes."
     )?;
-    writeln!(text, "- Moved chunks lie apart; those that move in runs take one range together.")
+    writeln!(
+        text,
+        "- Moves: moved chunks are isolated; a run of moved chunks would take one range."
+    )
 }

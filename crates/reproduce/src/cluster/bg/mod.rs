@@ -6,10 +6,11 @@ mod shared;
 mod stores;
 mod world;
 
+use amalgam_bench::ensure_usage;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 
 pub use member::Mix;
 use member::{Client, Tally};
@@ -175,10 +176,13 @@ struct Target<'w> {
 ///
 /// If an argument is invalid, or a server cannot be started or fails.
 pub fn run(arguments: &BgArguments) -> anyhow::Result<Vec<BgResult>> {
-    ensure!((1..=64).contains(&arguments.nodes), "--nodes must be 1 to 64");
-    ensure!(arguments.rounds > 0 && arguments.seconds > 0.0, "no rounds, or no time");
+    ensure_usage!((1..=64).contains(&arguments.nodes), "--nodes must be 1 to 64");
+    ensure_usage!(arguments.rounds > 0 && arguments.seconds > 0.0, "no rounds, or no time");
     let connections = arguments.connections.unwrap_or(arguments.clients);
-    ensure!((1..=arguments.clients).contains(&connections), "--connections must be 1 to --clients");
+    ensure_usage!(
+        (1..=arguments.clients).contains(&connections),
+        "--connections must be 1 to --clients"
+    );
     let cores = allowed_cores();
     let core = cores.get(1).copied().context("two cores are needed")?;
     pin_to(&cores, 0);

@@ -3,9 +3,8 @@
 //! A value begins with its object's number, its version and a sum over all of it, so that a read
 //! that shows another object, an old version or a torn value is told apart.
 
+use amalgam_bench::ensure_usage;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-use anyhow::ensure;
 
 use amalgam_bench::workload::mix64;
 
@@ -54,8 +53,11 @@ impl World {
     ///
     /// If a client's share of them is too small for their friends.
     pub fn new(members: u32, clients: u32) -> anyhow::Result<Self> {
-        ensure!(clients > 0 && members / clients > FRIENDS, "too few profiles for the clients");
-        ensure!(members <= 1_000_000, "too many profiles");
+        ensure_usage!(
+            clients > 0 && members / clients > FRIENDS,
+            "too few profiles for the clients"
+        );
+        ensure_usage!(members <= 1_000_000, "too many profiles");
         let versions = || (0..members * KINDS).map(|_| AtomicU32::new(0)).collect();
         let (sent, answered) = (versions(), versions());
         Ok(Self { members, share: members / clients, sent, answered })

@@ -1,0 +1,198 @@
+//! `amalgam cluster status`: the nodes of a cluster and what they hold, as a table or as JSON.
+
+use std::io::Write;
+
+use amalgam_node::cluster::ids::ChunkId;
+use amalgam_node::cluster::overlay::Peer;
+use amalgam_node::cluster::wire::NodeStatus;
+use amalgam_node::{ClientError, ClusterClient};
+use anyhow::Context;
+use clap::Args;
+use serde_json::json;
+
+use super::{ConnectOptions, holding};
+
+/// Options of `amalgam cluster status`: how to reach a node, and what to show.
+#[derive(Args)]
+pub struct StatusOptions {
+    #[command(flatten)]
+    connect: ConnectOptions,
+    /// Show the owner of this key, its replicas and how far they lag behind; and the same for the
+    /// chunk that it names, if it names one
+    #[arg(long, value_name = "NAME")]
+    key: Option<String>,
+    /// Show the same for the chunk with this id: creator in hexadecimal, colon, counter
+    #[arg(long, value_name = "ID", conflicts_with = "key", value_parser = holding::parse_id)]
+    id: Option<ChunkId>,
+    /// Print one JSON object a node
+    #[arg(long, conflicts_with_all = ["key", "id"])]
+    json: bool,
+}
+
+/// The columns: name and width, negative where the text is at the left.
+const COLUMNS: [(&str, i32); 17] = [
+    ("node", 5),
+    ("life", 4),
+    ("address", -21),
+    ("super", -5),
+    ("partitions", 10),
+    ("chunk ids", 12),
+    ("spans", 7),
+    ("ranges", 9),
+    ("from", 5),
+    ("to", 5),
+    ("copies", 7),
+    ("kept", 9),
+    ("lag", 6),
+    ("lease ms", 8),
+    ("ops/s", 8),
+    ("hot", 4),
+    ("release", 8),
+];
+
+/// Shows the nodes of a cluster, or who has the key or chunk that is named.
+///
+/// # Errors
+///
+/// If the node does not answer, or standard output cannot be written.
+pub fn status(options: &StatusOptions) -> anyhow::Result<()> {
+    let credentials = options.connect.credentials()?;
+    let connect = |address: &str| ClusterClient::connect(&[address.to_owned()], &credentials, 0);
+    let asked = &options.connect.node;
+    let home = connect(asked)
+        .with_context(|| format!("no node of a cluster answers at {asked}"))?
+        .status()?;
+    let mut output = std::io::stdout().lock();
+    if options.key.is_some() || options.id.is_some() {
+        let named = holding::Named { key: options.key.as_deref(), id: options.id };
+        return holding::show(&mut output, &named, &home, asked, connect);
+    }
+    let ask = |address: &str| connect(address).and_then(|mut client| client.status());
+    let answers: Vec<_> = home.members.iter().map(|(_, address)| ask(address)).collect();
+    let revisions = answers.iter().flatten().map(|own| own.revision);
+    let revision = latest(home.revision, revisions);
+    if !options.json {
+        writeln!(output, "{}", row(&COLUMNS.map(|(name, _)| name.to_owned())))?;
+    }
+    for ((peer, address), answer) in home.members.iter().zip(answers) {
+        let is_super = home.supers.contains(peer);
+        if options.json {
+            writeln!(output, "{}", object(peer, address, is_super, &answer, revision))?;
+        } else {
+            writeln!(output, "{}", line(peer, address, is_super, &answer, revision))?;
+        }
+    }
+    Ok(())
+}
+
+/// The texts in columns.
+fn row(texts: &[String]) -> String {
+    let cell = |(text, (_, width)): (&String, &(&str, i32))| {
+        let columns = width.unsigned_abs() as usize;
+        if *width < 0 { format!("{text:<columns$}") } else { format!("{text:>columns$}") }
+    };
+    texts.iter().zip(&COLUMNS).map(cell).collect::<Vec<_>>().join(" ")
+}
+
+fn line(
+    peer: &Peer,
+    address: &str,
+    is_super: bool,
+    answer: &Result<NodeStatus, ClientError>,
+    revision: u64,
+) -> String {
+    let mut texts = vec![
+        peer.node.get().to_string(),
+        peer.incarnation.to_string(),
+        address.to_owned(),
+        if is_super { "yes" } else { "-" }.to_owned(),
+    ];
+    match answer {
+        Ok(own) => {
+            let numbers = [own.partitions, own.ids, own.spans, own.ranges.0];
+            texts.extend(numbers.map(|number| number.to_string()));
+            texts.extend([own.moves.0, own.moves.1].map(|number| number.to_string()));
+            texts.push(copies(own));
+            let lag = revision.saturating_sub(own.revision);
+            let numbers = [own.kept, lag, own.lease_left_ms, own.rate, own.hot_moves];
+            texts.extend(numbers.map(|number| number.to_string()));
+            texts.push(own.release.clone());
+            row(&texts)
+        }
+        Err(error) => format!("{} does not answer: {error}", row(&texts)),
+    }
+}
+
+/// What [`line`] shows, by names that do not change.
+fn object(
+    peer: &Peer,
+    address: &str,
+    is_super: bool,
+    answer: &Result<NodeStatus, ClientError>,
+    revision: u64,
+) -> serde_json::Value {
+    let mut object = json!({
+        "node": peer.node.get(),
+        "incarnation": peer.incarnation,
+        "address": address,
+        "is_super_peer": is_super,
+        "answers": answer.is_ok(),
+    });
+    let more = match answer {
+        Ok(own) => json!({
+            "partitions": own.partitions,
+            "chunk_ids": own.ids,
+            "spans": own.spans,
+            "ranges": own.ranges.0,
+            "moves_from": own.moves.0,
+            "moves_to": own.moves.1,
+            "backups": own.backups,
+            "spans_short_of_copies": own.reduced.0 + own.reduced.1,
+            "kept_for_others": own.kept,
+            "revision_lag": revision.saturating_sub(own.revision),
+            "lease_left_ms": own.lease_left_ms,
+            "operations_per_second": own.rate,
+            "hot_moves": own.hot_moves,
+            "release": own.release,
+        }),
+        Err(error) => json!({ "error": error.to_string() }),
+    };
+    if let (Some(object), Some(more)) = (object.as_object_mut(), more.as_object()) {
+        object.extend(more.clone());
+    }
+    object
+}
+
+/// The latest coordinator revision that any node reports: the node that was asked may be the one
+/// that is cut off.
+fn latest(asked: u64, others: impl Iterator<Item = u64>) -> u64 {
+    others.fold(asked, u64::max)
+}
+
+/// The column "copies": "whole" if everything that a node owns has its backups, else the number of
+/// spans that lack some; "-" if no backups are configured.
+fn copies(status: &NodeStatus) -> String {
+    match status.reduced.0 + status.reduced.1 {
+        0 if status.backups == 0 => "-".to_owned(),
+        0 => "whole".to_owned(),
+        spans => format!("short:{spans}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_cut_off_shows_as_behind_when_it_is_asked_itself() {
+        assert_eq!(latest(3, [3, 9, 8].into_iter()), 9);
+        assert_eq!(latest(3, std::iter::empty()), 3);
+    }
+
+    #[test]
+    fn columns_stand_below_their_names() {
+        let names = row(&COLUMNS.map(|(name, _)| name.to_owned()));
+        assert!(names.starts_with(" node life address               super partitions"), "{names}");
+        assert!(names.ends_with(" hot  release"), "{names}");
+    }
+}

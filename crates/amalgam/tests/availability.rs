@@ -1,0 +1,182 @@
+//! A cluster of processes of which one is stopped: what clients of the others see.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use amalgam_node::ClusterClient;
+use support::etcd::EtcdProcess;
+use support::{PATIENCE, Running, command, expect};
+
+const REFUSED: &str = "SERVER_ERROR the key's owner is unavailable; nothing was done";
+const UNKNOWN: &str = "SERVER_ERROR unknown outcome: the key's owner did not answer in time";
+const KEYS: usize = 300;
+/// Longer than a request may take effect after it was sent.
+const DEADLINE: Duration = Duration::from_millis(1_100);
+
+/// Nodes that start together, with a lease that outlasts the test.
+fn start(etcd: &EtcdProcess, more: &[&str]) -> Vec<Running> {
+    let node = |name: &str| {
+        let mut arguments = vec!["cluster", "node", "--etcd", &etcd.endpoint, "--name", name];
+        // One worker each, which knows all owners once it was asked for all keys.
+        arguments.extend(["--listen", "127.0.0.1:0", "--clients", "127.0.0.1:0", "-t", "1"]);
+        arguments.extend(["--lease-seconds", "120", "--log-level", "error"]);
+        arguments.extend(more);
+        Running::start_with(&mut command(&arguments))
+    };
+    let nodes: Vec<Running> = std::thread::scope(|scope| {
+        let node = &node;
+        let starting = ["one", "two", "three"].map(|name| scope.spawn(move || node(name)));
+        starting.map(|one| one.join().expect("it serves")).into_iter().collect()
+    });
+    let begin = Instant::now();
+    while !nodes.iter().all(has_its_share) {
+        assert!(begin.elapsed() < PATIENCE, "keys move for ever");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    nodes
+}
+
+/// Whether a node owns about a third of the keys, and none are moving.
+fn has_its_share(node: &Running) -> bool {
+    let status = ClusterClient::connect(&[node.nodes[0].0.clone()], "", 0);
+    let status = status.and_then(|mut client| client.status());
+    status.is_ok_and(|own| (900..2_000).contains(&own.partitions) && own.moves == (0, 0))
+}
+
+fn signal(node: &Running, name: &str) {
+    let told = Command::new("kill").args([name, &node.child.id().to_string()]).status();
+    assert!(told.expect("runs").success());
+}
+
+fn clients(node: &Running) -> &str {
+    &node.nodes[0].1
+}
+
+/// A connection that is read line by line.
+struct Lines(BufReader<TcpStream>);
+
+impl Lines {
+    fn connect(address: &str) -> Self {
+        let stream = TcpStream::connect(address).expect("accepts");
+        stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+        Self(BufReader::new(stream))
+    }
+
+    fn send(&mut self, text: &str) {
+        self.0.get_mut().write_all(text.as_bytes()).expect("sends");
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("a line");
+        line.trim_end().to_owned()
+    }
+
+    fn ask(&mut self, text: &str) -> String {
+        self.send(text);
+        self.line()
+    }
+
+    /// The answer to a get of a key whose value is two bytes: whether it was answered.
+    fn value_of(&mut self, key: &str, expected: &str) -> bool {
+        let line = self.line();
+        if line == REFUSED {
+            return false;
+        }
+        assert_eq!(line, format!("VALUE {key} 0 2"), "an error or a value, no miss");
+        let mut rest = [0; 9];
+        self.0.read_exact(&mut rest).expect("a value");
+        assert_eq!(rest, format!("{expected}\r\nEND\r\n").as_bytes(), "{key}");
+        true
+    }
+}
+
+#[test]
+fn a_stopped_node_costs_only_its_own_keys_and_nothing_takes_effect_late() {
+    let Some(etcd) = EtcdProcess::start() else {
+        eprintln!("skipped: there is no etcd (Debian: etcd-server)");
+        return;
+    };
+    let nodes = start(&etcd, &[]);
+    let keys: Vec<String> = (0..KEYS).map(|number| format!("key{number}")).collect();
+    for key in &keys {
+        expect(clients(&nodes[0]), &format!("set {key} 0 0 2\r\nhi\r\n"), "STORED\r\n");
+    }
+    let all: String = keys.iter().map(|key| format!("get {key}\r\n")).collect();
+    // Both others have asked the third something.
+    for node in &nodes[..2] {
+        let mut client = Lines::connect(clients(node));
+        client.send(&all);
+        assert!(keys.iter().all(|key| client.value_of(key, "hi")));
+    }
+    signal(&nodes[2], "-STOP");
+    // The keys of the others are answered, and the rest are errors.
+    let mut lost: BTreeSet<&String> = BTreeSet::new();
+    let mut client = Lines::connect(clients(&nodes[0]));
+    for _ in 0..3 {
+        client.send(&all);
+        let failed = keys.iter().filter(|key| !client.value_of(key, "hi")).collect();
+        assert!(lost.is_empty() || lost == failed, "always the same keys");
+        lost = failed;
+    }
+    assert!((1..KEYS).contains(&lost.len()), "{} of the stopped one", lost.len());
+    let one = lost.first().expect("some").as_str();
+    // A get of several keys ends in the error.
+    let other = keys.iter().find(|key| !lost.contains(key)).expect("some");
+    assert_eq!(client.ask(&format!("get {other} {one}\r\n")), format!("VALUE {other} 0 2"));
+    assert_eq!((client.line(), client.line()), ("hi".to_owned(), REFUSED.to_owned()));
+    // Changes are refused, or what came of them is unknown: they never were executed.
+    let mut second = Lines::connect(clients(&nodes[1]));
+    for client in [&mut client, &mut second] {
+        for change in ["set K 0 0 2\r\nno\r\n", "delete K\r\n", "append K 0 0 1\r\n!\r\n"] {
+            let answer = client.ask(&change.replace('K', one));
+            assert!([REFUSED, UNKNOWN].contains(&answer.as_str()), "{change}: {answer}");
+        }
+    }
+    std::thread::sleep(DEADLINE);
+    signal(&nodes[2], "-CONT");
+    for node in &nodes {
+        let begin = Instant::now();
+        let mut client = Lines::connect(clients(node));
+        for key in &lost {
+            loop {
+                client.send(&format!("get {key}\r\n"));
+                if client.value_of(key, "hi") {
+                    break;
+                }
+                assert!(begin.elapsed() < PATIENCE, "{key} stays away");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cache_may_answer_misses_instead() {
+    let Some(etcd) = EtcdProcess::start() else {
+        eprintln!("skipped: there is no etcd (Debian: etcd-server)");
+        return;
+    };
+    let nodes = start(&etcd, &["--unavailable", "miss"]);
+    let keys: Vec<String> = (0..KEYS).map(|number| format!("key{number}")).collect();
+    for key in &keys {
+        expect(clients(&nodes[0]), &format!("set {key} 0 0 2\r\nhi\r\n"), "STORED\r\n");
+    }
+    signal(&nodes[2], "-STOP");
+    let mut client = Lines::connect(clients(&nodes[0]));
+    client.send(&format!("get {}\r\n", keys.join(" ")));
+    let mut values = 0;
+    loop {
+        match client.line().as_str() {
+            "END" => break,
+            "hi" => values += 1,
+            line => assert!(line.starts_with("VALUE key"), "{line}"),
+        }
+    }
+    // How many the others own depends on how far the partitions had spread.
+    assert!((1..KEYS).contains(&values), "{values} found");
+}
