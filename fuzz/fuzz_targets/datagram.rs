@@ -1,9 +1,7 @@
 //! Datagram frames: a request is decoded and run, and an answer is split and joined again.
 #![no_main]
 
-use amalgam_protocol::datagram::{
-    FrameHeader, MAX_DATAGRAM_BYTES, decode_request, split_answer,
-};
+use amalgam_protocol::datagram::{FrameHeader, MAX_DATAGRAM_BYTES, decode_request, split_answer};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

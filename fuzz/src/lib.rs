@@ -1,4 +1,7 @@
-//! The properties of the parsers that the fuzz targets check.
+//! What the fuzz targets share, and the properties of memcached's parsers that several check.
+
+pub mod memory;
+pub mod script;
 
 #[path = "../../crates/protocol/tests/common/mod.rs"]
 mod common;
