@@ -7,8 +7,7 @@
 use std::collections::HashMap;
 
 use amalgam_cluster::chunks::{
-    Action, ChunkCommand, ChunkService, ChunkSettings, ChunkStore, ClientId, Operation, Reply,
-    Request, Requester, Response, StoreError,
+    Action, ChunkStore, ClientId, Operation, Reply, Request, Response, StoreError,
 };
 use amalgam_cluster::ids::{ChunkId, NodeId};
 use amalgam_cluster::log::{LogSettings, MemoryStorage};
@@ -16,6 +15,7 @@ use amalgam_cluster::overlay::Peer;
 use amalgam_cluster::replication::{
     ReplicaStore, ReplicationCommand, ReplicationMessage, ReplicationSettings,
 };
+use amalgam_cluster::shard::{ChunkCommand, ChunkService, ChunkSettings, Requester};
 use amalgam_cluster::wire::{FrameReader, Packet, encode_frame};
 
 const VALUE_BYTES: usize = 64;

@@ -26,11 +26,11 @@ const TRIES_MAX: u32 = 1_000;
 /// Time after which an operation is not tried again, unless [`Client::set_patience`] says
 /// otherwise; longer than failover takes.
 const PATIENCE_MS: u64 = 30_000;
-/// The same for an operation that owners refuse or whose owner is not found, if another was given
-/// up for that reason within [`TROUBLE_MS`]: that one has shown that waiting does not help. Only
-/// for clients whose patience was set.
-const TROUBLE_PATIENCE_MS: u64 = 20;
-const TROUBLE_MS: u64 = 1_000;
+/// The circuit breaker: once an operation was given up because owners refused it or its owner was
+/// not found, others in that state are given up after this time, for [`BREAKER_OPEN_MS`]: waiting
+/// has been shown not to help. Only for clients whose patience was set.
+const BREAKER_PATIENCE_MS: u64 = 20;
+const BREAKER_OPEN_MS: u64 = 1_000;
 /// Retries without a pause. A new owner that does not know of its ownership yet, as after a crash,
 /// would otherwise be asked again as fast as messages travel.
 const PROMPT_TRIES: u32 = 2;
@@ -100,8 +100,8 @@ pub struct Client {
     statistics: ClientStatistics,
     /// Time after which an operation is given up.
     patience_ms: u64,
-    /// Until when an operation in trouble is given up early.
-    trouble_until_ms: u64,
+    /// Until when operations whose owner refuses or is not found are given up early.
+    breaker_open_until_ms: u64,
 }
 
 /// An operation's number and its result.
@@ -121,7 +121,7 @@ impl Client {
             sessions: BTreeSet::new(),
             statistics: ClientStatistics::default(),
             patience_ms: PATIENCE_MS,
-            trouble_until_ms: 0,
+            breaker_open_until_ms: 0,
         }
     }
 
@@ -219,7 +219,10 @@ impl Client {
         let mut operations = vec![operation];
         if self.sessions.insert(to) {
             let action = Action::Open { lease_ms: SESSION_MS };
-            operations.insert(0, Operation { number: answered_below, epoch: 0, action });
+            // The number of an operation that has ended, so that an answer to this one is never
+            // taken for an answer to another.
+            let number = answered_below - 1;
+            operations.insert(0, Operation { number, epoch: 0, action });
         }
         self.statistics.requests += 1;
         let incarnation = to.incarnation;
@@ -235,7 +238,7 @@ impl Client {
         out: &mut Vec<OutgoingRequest>,
         completions: &mut Vec<Completion>,
     ) {
-        self.give_up_in_trouble(now_ms, completions);
+        self.give_up_while_open(now_ms, completions);
         let is_due = |pending: &PendingOperation| match pending.state {
             OperationState::Locating(_) => now_ms >= pending.until_ms,
             OperationState::Asked { since_ms, .. } => {
@@ -249,7 +252,7 @@ impl Client {
             if pending.tries >= TRIES_MAX || now_ms >= pending.until_ms {
                 let is_asked = matches!(pending.state, OperationState::Asked { .. });
                 if !is_asked && self.patience_ms < PATIENCE_MS {
-                    self.trouble_until_ms = now_ms + TROUBLE_MS;
+                    self.breaker_open_until_ms = now_ms + BREAKER_OPEN_MS;
                 }
                 self.give_up(number, completions);
                 continue;
@@ -328,17 +331,17 @@ impl Client {
 
     /// Gives up the operations that are refused, or whose owner is not found, for as long as
     /// waiting has not helped others.
-    fn give_up_in_trouble(&mut self, now_ms: u64, completions: &mut Vec<Completion>) {
-        if now_ms >= self.trouble_until_ms {
+    fn give_up_while_open(&mut self, now_ms: u64, completions: &mut Vec<Completion>) {
+        if now_ms >= self.breaker_open_until_ms {
             return;
         }
         let is_late = |pending: &PendingOperation| {
             let waits = !matches!(pending.state, OperationState::Asked { .. });
-            waits && now_ms >= pending.began_ms + TROUBLE_PATIENCE_MS
+            waits && now_ms >= pending.began_ms + BREAKER_PATIENCE_MS
         };
         let late = self.pending.iter().filter(|(_, pending)| is_late(pending));
         for number in late.map(|(number, _)| *number).collect::<Vec<_>>() {
-            self.trouble_until_ms = now_ms + TROUBLE_MS;
+            self.breaker_open_until_ms = now_ms + BREAKER_OPEN_MS;
             self.give_up(number, completions);
         }
     }
@@ -382,9 +385,14 @@ impl Client {
                 }
             }
             (None, _) => {
-                self.pending.remove(&number);
+                let Some(pending) = self.pending.remove(&number) else { return };
                 self.statistics.answered += 1;
-                completions.push((number, Err(ChunkError::NoChunk)));
+                // A former owner may have executed an earlier try.
+                let error = match pending.end() {
+                    ChunkError::Unknown => ChunkError::Unknown,
+                    _ => ChunkError::NoChunk,
+                };
+                completions.push((number, Err(error)));
             }
         }
     }
@@ -512,6 +520,30 @@ mod tests {
             let expected = if is_sent { ChunkError::Unknown } else { ChunkError::Unavailable };
             assert_eq!(completions.pop(), Some((number, Err(expected))));
         }
+    }
+
+    /// A session is opened along with an operation, by a request that may be refused as a whole.
+    #[test]
+    fn a_refused_session_does_not_count_as_the_refusal_of_another_operation() {
+        let [home, other] = [0, 1]
+            .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
+        let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
+        let mut client = Client::new(ClientId(1), home);
+        let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
+        let mut create = |client: &mut Client| {
+            let action = Action::Create(Vec::new());
+            client.submit(action, &mut locator, 0, &mut commands, &mut asked);
+            let (_, request) = asked.pop().expect("a request");
+            assert_eq!(request.operations.len(), 2, "one opens a session");
+            request
+        };
+        create(&mut client);
+        client.set_home(other);
+        let refused = create(&mut client).operations.into_iter();
+        let reply = refused.map(|operation| (operation.number, Err(ChunkError::Busy))).collect();
+        client.on_reply(other, reply, &mut locator, 0, &mut commands, &mut completions);
+        client.on_silent(home, &mut completions);
+        assert_eq!(completions, [(1, Err(ChunkError::Unknown))], "it was sent and not refused");
     }
 
     /// The responsible super peer may have died, and another takes over.

@@ -10,6 +10,7 @@
 
 pub mod chunks;
 pub mod client;
+mod codec;
 pub mod coordinator;
 mod hash;
 pub mod ids;
@@ -21,6 +22,7 @@ pub mod overlay;
 pub mod ranges;
 pub mod rendezvous;
 pub mod replication;
+pub mod shard;
 pub mod wire;
 
 pub use interval_map::IntervalMap;

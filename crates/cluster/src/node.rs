@@ -9,10 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::chunks::{
-    Action, ChunkCommand, ChunkError, ChunkService, ChunkSettings, ChunkStore, ClientId, MOVES_MAX,
-    Reply, Request, Requester, Response, UnreadableChunks,
-};
+use crate::chunks::{Action, ChunkError, ChunkStore, ClientId, Reply, Request, Response};
 use crate::client::Client;
 use crate::coordinator::Proposal;
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
@@ -24,6 +21,9 @@ use crate::overlay::{
 };
 use crate::rendezvous::RendezvousPlacement;
 use crate::replication::{RecoveredState, ReplicaStore, ReplicationCommand, ReplicationMessage};
+use crate::shard::{
+    ChunkCommand, ChunkService, ChunkSettings, MOVES_MAX, Requester, UnreadableChunks,
+};
 use crate::wire::Packet;
 
 /// A command of the node to the process around it.
@@ -293,6 +293,13 @@ impl<S: ChunkStore> Node<S> {
         if !self.has_metadata_log {
             return send(commands, Vec::new(), out);
         }
+        // An event that tells of a proposal claims nothing. It must not wait: the batch may be on
+        // the disk of a node that died before the event came out.
+        let is_proposal = |command: &OverlayCommand| {
+            matches!(command, OverlayCommand::Log(OverlayEvent::Proposed(..)))
+        };
+        let (proposals, commands) = commands.into_iter().partition(is_proposal);
+        send(proposals, Vec::new(), out);
         let mut deferred = Vec::new();
         send(commands, Vec::new(), &mut deferred);
         let room = DEFERRED_MAX.saturating_sub(self.deferred.len());

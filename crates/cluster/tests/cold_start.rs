@@ -4,9 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use amalgam_cluster::chunks::{
-    Action, ChunkError, ChunkSettings, ChunkStore, ClientId, Response, StoreError,
-};
+use amalgam_cluster::chunks::{Action, ChunkError, ChunkStore, ClientId, Response, StoreError};
 use amalgam_cluster::coordinator::Coordinator;
 use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::log::{
@@ -16,6 +14,7 @@ use amalgam_cluster::node::{Node, NodeCommand, NodeSettings};
 use amalgam_cluster::overlay::{OverlayEvent, OverlaySettings, Peer, position};
 use amalgam_cluster::ranges::LIMIT_BYTES_MIN;
 use amalgam_cluster::replication::{ReplicaStore, ReplicationSettings};
+use amalgam_cluster::shard::ChunkSettings;
 use amalgam_cluster::wire::Packet;
 use proptest::prelude::*;
 

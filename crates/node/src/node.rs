@@ -10,13 +10,14 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use amalgam_cluster::chunks::{ChunkSettings, ClientId, MAX_CHUNK_BYTES};
+use amalgam_cluster::chunks::{ClientId, MAX_CHUNK_BYTES};
 use amalgam_cluster::coordinator::CoordinatorError;
 use amalgam_cluster::ids::PARTITIONS;
 use amalgam_cluster::log::{Durability, LogError, LogSettings, Storage, StorageError};
 use amalgam_cluster::node::{Node, NodeSettings};
 use amalgam_cluster::overlay::{OverlaySettings, Peer};
 use amalgam_cluster::replication::{RecoveredState, ReplicaStore, ReplicationSettings};
+use amalgam_cluster::shard::ChunkSettings;
 use amalgam_index::{Configuration, Engine, OpenError};
 use amalgam_op::HashSeed;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -43,6 +44,8 @@ mod hanging_disk;
 
 /// How long a node that stops waits for threads that hang, and how often it looks.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a start waits for the disk to take the first records of its log.
+const OPENING_PATIENCE: Duration = Duration::from_secs(60);
 const STOP_TICK: Duration = Duration::from_millis(1);
 /// Bits of a CAS id that count; the bits above hold the revision of the join, so that no other node
 /// or incarnation hands out the same id.
@@ -122,7 +125,11 @@ impl BackupConfiguration {
         let (mut replica_store, recovered) =
             ReplicaStore::resume(storage, (cluster, me, boot_number()), settings)
                 .map_err(refused)?;
+        let end = Instant::now() + OPENING_PATIENCE;
         while !replica_store.is_written().map_err(refused)? {
+            if Instant::now() >= end {
+                return Err(refused(LogError::Storage(StorageError::Stalled)));
+            }
             std::thread::sleep(STOP_TICK);
         }
         for damage in &replica_store.replay_report().damages {
@@ -312,11 +319,12 @@ impl RunningNode {
         Self::start_with::<E>(configuration, membership, |storage| Box::new(storage))
     }
 
-    /// As [`Self::start`]; `writer` gets what the log is written to.
+    /// As [`Self::start`]; `wrap` gets the log's files, once for the thread that writes them and
+    /// once for the one that reads.
     fn start_with<E: Engine>(
         configuration: &NodeConfiguration,
         membership: Arc<dyn Membership>,
-        writer: impl FnOnce(FileStorage) -> Box<dyn Storage>,
+        wrap: impl Fn(FileStorage) -> Box<dyn Storage>,
     ) -> Result<Self, NodeError> {
         let listener = TcpListener::bind(configuration.listen)?;
         let address = listener.local_addr()?;
@@ -331,8 +339,8 @@ impl RunningNode {
         let backups = configuration.backups.as_ref();
         let storage = backups.map(|backups| FileStorage::open(&backups.folder)).transpose()?;
         let files = storage.map(|storage| {
-            let reader = Box::new(storage.reader());
-            (writer(storage), reader as Box<dyn Storage>)
+            let reader = wrap(storage.reader());
+            (wrap(storage), reader)
         });
         check_admission(membership.as_ref(), &credentials)?;
         let advertised = configuration.advertise.clone().unwrap_or_else(|| address.to_string());

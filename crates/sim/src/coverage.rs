@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use amalgam_cluster::chunks::{ChunkError, MoveMessage, Reply, Response};
+use amalgam_cluster::chunks::{ChunkError, Reply, Response};
 use amalgam_cluster::overlay::{Catalog, Change, Edit, Peer, View};
 use amalgam_cluster::replication::ReplicationMessage;
+use amalgam_cluster::shard::MoveMessage;
 use amalgam_cluster::wire::Packet;
 
 /// Number of occurrences of each fault and race.

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use amalgam_cluster::chunks::{Action, ChunkError, ChunkSettings, ChunkStore, ClientId, Response};
+use amalgam_cluster::chunks::{Action, ChunkError, ChunkStore, ClientId, Response};
 use amalgam_cluster::node::{Node, NodeCommand, NodeSettings};
 use amalgam_cluster::overlay::{OverlaySettings, Peer, SuperPeer, View};
 use amalgam_cluster::ranges::LIMIT_BYTES_MIN;
 use amalgam_cluster::replication::{RecoveredState, ReplicaStore};
+use amalgam_cluster::shard::ChunkSettings;
 use amalgam_cluster::wire::Packet;
 
 use crate::observations::Observations;

@@ -107,6 +107,15 @@ impl Action {
 /// Responses in the order of the operations, with their numbers.
 pub type Reply = Vec<(u64, Result<Response, ChunkError>)>;
 
+/// Bytes of the value that a result carries.
+pub(crate) fn value_bytes(result: &Result<Response, ChunkError>) -> usize {
+    match result {
+        Ok(Response::Value(value)) => value.len(),
+        Ok(Response::Item(answer)) => answer.item.as_ref().map_or(0, |item| item.value.len()),
+        _ => 0,
+    }
+}
+
 /// The response to an operation that was executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::request::{ChunkError, ClientId, Response};
 use crate::ids::{ChunkId, IdRange};
-use crate::replication::CachedReply;
 
 /// Sessions of a node at most.
 const SESSIONS_MAX: usize = 1 << 16;
@@ -52,9 +51,24 @@ pub struct SessionState {
     pub answers: Vec<(u64, ChunkId, Result<Response, ChunkError>)>,
 }
 
+/// The reply to one operation, as a replication entry carries it.
+#[derive(Clone, Copy, Debug)]
+pub struct CachedReply<'a> {
+    /// The session's client.
+    pub client: ClientId,
+    /// The session's lease in milliseconds.
+    pub lease_ms: u64,
+    /// The client has the replies to all operations with smaller numbers.
+    pub answered_below: u64,
+    /// The operation's number.
+    pub number: u64,
+    /// Its result.
+    pub answer: &'a Result<Response, ChunkError>,
+}
+
 /// All sessions of a node. Times are in milliseconds.
 #[derive(Debug, Default)]
-pub(super) struct Sessions {
+pub(crate) struct Sessions {
     sessions: BTreeMap<ClientId, Session>,
     locks: BTreeMap<ChunkId, Lock>,
 }

@@ -10,8 +10,8 @@ use amalgam_op::{
 use super::items::{
     ItemAnswer, ItemOp, ItemRecord, ItemTime, MovingItem, ReplicaItem, to_relative, with_times,
 };
+use crate::codec::Wire;
 use crate::ids::ChunkId;
-use crate::wire::Wire;
 
 /// The reason for which a chunk was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -239,6 +239,11 @@ impl IdRange {
         self.first.0 <= id.0 && id.0 <= self.last.0
     }
 
+    /// Whether both have an id in common.
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.start() < other.end() && other.start() < self.end()
+    }
+
     /// The first id's bits.
     #[inline]
     pub(crate) const fn start(self) -> u64 {

@@ -92,6 +92,11 @@ pub trait Storage: fmt::Debug + Send {
     fn prefetch(&mut self, segment: u32, offset: u32, bytes: u32) {
         let _ = (segment, offset, bytes);
     }
+
+    /// Whether everything that was announced has been read, so that its reads do not wait.
+    fn has_prefetched(&mut self) -> bool {
+        true
+    }
 }
 
 /// Why the storage failed.
@@ -203,6 +208,10 @@ impl Storage for Box<dyn Storage> {
 
     fn prefetch(&mut self, segment: u32, offset: u32, bytes: u32) {
         (**self).prefetch(segment, offset, bytes);
+    }
+
+    fn has_prefetched(&mut self) -> bool {
+        (**self).has_prefetched()
     }
 }
 

@@ -403,6 +403,11 @@ impl<S: Storage> Log<S> {
         self.storage.prefetch(segment, offset, PREFIX_BYTES + length);
     }
 
+    /// Whether the storage has read everything that was announced.
+    pub fn has_prefetched(&mut self) -> bool {
+        self.storage.has_prefetched()
+    }
+
     /// Writes a mark that vouches for the last commit, if nothing was appended since the previous
     /// call. Normally the next record vouches; until something does, damage in the last commit is
     /// taken for a torn write.

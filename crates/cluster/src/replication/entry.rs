@@ -3,10 +3,10 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::chunks::{ChunkError, ClientId, Response, SessionState};
+use crate::chunks::{CachedReply, ChunkError, ClientId, Response, SessionState};
+use crate::codec::{Wire, WireError, WireReader};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::Peer;
-use crate::wire::{Wire, WireError, WireReader};
 
 /// Approximate bytes of an entry, to size buffers.
 const ENTRY_BYTES: usize = 128;
@@ -103,21 +103,6 @@ pub enum MutationRef<'c> {
     Put(ChunkId, &'c [u8]),
     /// Any other mutation, of that chunk or named id.
     Other(ChunkId, &'c Mutation),
-}
-
-/// The reply to one operation, as an entry carries it.
-#[derive(Clone, Copy, Debug)]
-pub struct CachedReply<'a> {
-    /// The session's client.
-    pub client: ClientId,
-    /// The session's lease in milliseconds.
-    pub lease_ms: u64,
-    /// The client has the replies to all operations with smaller numbers.
-    pub answered_below: u64,
-    /// The operation's number.
-    pub number: u64,
-    /// Its result.
-    pub answer: &'a Result<Response, ChunkError>,
 }
 
 impl MutationRef<'_> {

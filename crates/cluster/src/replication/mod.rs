@@ -41,9 +41,7 @@ mod tests;
 /// The most keys in one [`ReplicationMessage::Fetch`].
 pub(crate) const FETCH_KEYS_MAX: usize = 1_024;
 
-pub use entry::{
-    CachedReply, EntryBatch, Mutation, MutationRef, RecordKey, ReplicationEntry, SkippedValue,
-};
+pub use entry::{EntryBatch, Mutation, MutationRef, RecordKey, ReplicationEntry, SkippedValue};
 pub use primary::{ItemKey, ReplicationCommand, ReplicationPrimary};
 pub(crate) use primary::{NAMED_CHANGES_MAX, chunk};
 pub use record::LogWriter;

@@ -6,16 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::entry::{CachedReply, MutationRef};
+use super::entry::MutationRef;
 use super::placement::ReplicaPlacement;
 use super::stream::{EntryBufferPool, ReplicationStream};
 use super::{Mutation, RecordKey, ReplicationEntry, ReplicationMessage, ReplicationSettings};
-use crate::chunks::{ChunkStore, SessionState, overlap};
+use crate::chunks::{CachedReply, ChunkStore, SessionState};
+use crate::codec::Wire;
 use crate::hash::IntHashMap;
 use crate::ids::{ChunkId, IdRange, NodeId};
 use crate::interval_map::IntervalMap;
 use crate::overlay::{Peer, Refusal};
-use crate::wire::Wire;
 
 mod catch_up;
 
@@ -297,14 +297,14 @@ impl ReplicationPrimary {
     /// Forgets ids that this node no longer owns; nothing about them is pending any more.
     pub fn drop_ids(&mut self, ids: IdRange) {
         self.backup_sets.assign(ids.start()..ids.end(), None);
-        self.set_changes.retain(|_, change| !overlap(change.ids, ids));
+        self.set_changes.retain(|_, change| !change.ids.overlaps(ids));
         self.pending_writes.retain(|_, write| !ids.contains(write.id));
         self.pending_by_id.retain(|id, _| !ids.contains(*id));
     }
 
     /// Whether a change of the backups of some of `ids` is in progress.
     pub fn is_changing(&self, ids: IdRange) -> bool {
-        self.set_changes.values().any(|change| overlap(change.ids, ids))
+        self.set_changes.values().any(|change| change.ids.overlaps(ids))
     }
 
     /// Whether a write to `id` is accepted: it has enough replicas, and no queue of a backup or
@@ -667,7 +667,7 @@ impl ReplicationPrimary {
                 true => (&mut begun[1], NAMED_CHANGES_MAX),
                 false => (&mut begun[0], CHANGES_MAX),
             };
-            if *begun >= most || changing.iter().any(|other| overlap(*other, ids)) {
+            if *begun >= most || changing.iter().any(|other| other.overlaps(ids)) {
                 continue;
             }
             let base: Vec<Peer> =

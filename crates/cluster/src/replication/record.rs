@@ -5,9 +5,9 @@
 use super::entry::EntryRef;
 use super::{Mutation, RecordKey, ReplicationEntry};
 use crate::chunks::SessionState;
+use crate::codec::{Wire, WireError, WireReader};
 use crate::ids::{Creator, IdRange};
 use crate::overlay::{MetadataRecord, Peer};
-use crate::wire::{Wire, WireError, WireReader};
 
 /// Record kinds, the first byte of each record.
 pub(super) const ENTRY: u8 = 1;
@@ -96,7 +96,7 @@ pub(super) fn creator_of(note: &MetadataRecord) -> Option<Creator> {
     }
 }
 
-/// The number of a record, behind which there is room for those of all later ones.
+/// Refuses numbers of 2^63 and more, so that counting on never overflows.
 fn checked_number(number: u64) -> Result<u64, WireError> {
     if number < NUMBER_MAX { Ok(number) } else { Err(WireError::Invalid) }
 }

@@ -16,12 +16,12 @@ use super::record::{
 };
 use super::{EntryBatch, Mutation, RecordKey, ReplicationEntry, ReplicationMessage};
 use crate::chunks::{ClientState, SessionState};
+use crate::codec::Wire;
 use crate::ids::{Creator, IdRange};
 use crate::log::{
     Durability, Log, LogError, LogPosition, LogSettings, Replay, SEGMENT_BEGIN, Storage,
 };
 use crate::overlay::{MetadataRecord, Peer};
-use crate::wire::Wire;
 
 mod fetch;
 mod metadata;

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 
 use super::*;
-use crate::chunks::{ClientId, ItemTime, ReplicaItem, Response, SessionState};
+use crate::chunks::{CachedReply, ClientId, ItemTime, ReplicaItem, Response, SessionState};
+use crate::codec::Wire;
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::log::{Durability, Log, LogError, LogSettings, MemoryStorage, Storage, StorageError};
 use crate::overlay::{
     Catalog, Change, Edit, MetadataRecord, Peer, ReplicaSet, RequestId, Term, Version,
 };
-use crate::wire::Wire;
 
 mod primary;
 

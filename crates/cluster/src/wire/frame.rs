@@ -2,17 +2,13 @@
 
 use std::fmt;
 
-use super::codec::WireReader;
-use super::codec::{Wire, WireError, wire_struct};
-use super::layout::{CONTROL, CONTROL_QUESTIONS, LOOK_UP, OVERLAY, Packet, REQUEST, TIMED};
+use super::layout::{
+    CONTROL, CONTROL_QUESTIONS, LOOK_UP, OVERLAY, Packet, REQUEST, TIMED, WIRE_SINCE, WIRE_VERSION,
+};
 use crate::chunks::OPERATIONS_MAX;
+use crate::codec::{Wire, WireError, WireReader, wire_struct};
 use crate::overlay::Peer;
 
-/// The latest format version that this code speaks.
-pub const WIRE_VERSION: u16 = 8;
-/// The oldest format version that this code speaks. Nodes of two releases use the later version
-/// that both know.
-pub const WIRE_SINCE: u16 = 4;
 /// The longest frame in bytes, not counting its length field.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// The longest frame of a client, whose requests are cut at half of this. Longer than the longest
@@ -23,7 +19,7 @@ pub const CLIENT_FRAME_BYTES_MAX: usize = 8 << 20;
 const REQUEST_COUNT_AT: usize = 1 + 8 + 4 + 8;
 const TIMED_COUNT_AT: usize = REQUEST_COUNT_AT + 8;
 /// The largest buffer that is kept for the next frames.
-const KEPT_BYTES_MAX: usize = 512 << 10;
+const KEPT_BYTES_MAX: usize = 64 << 10;
 /// Bytes of the length field, and of the request number.
 const LENGTH_BYTES: usize = 4;
 const NUMBER_BYTES: usize = 8;

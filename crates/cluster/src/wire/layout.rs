@@ -5,13 +5,11 @@ use amalgam_op::{
     Arithmetic, Compare, Counted, Delete, Expiry, Get, Hit, Outcome, StoreMode, Written,
 };
 
-use super::codec::{Wire, WireError, WireReader, wire_enum, wire_struct};
-use super::frame::WIRE_SINCE;
 use crate::chunks::{
     Action, ChunkError, ClientId, ClientState, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
-    MoveMessage, MovingItem, Operation, ReplicaItem, Reply, Request, Response, SessionState,
-    StoreHead,
+    MovingItem, Operation, ReplicaItem, Reply, Request, Response, SessionState, StoreHead,
 };
+use crate::codec::{Wire, WireError, WireReader, wire_enum, wire_struct};
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::load::LoadMessage;
 use crate::overlay::{
@@ -20,6 +18,13 @@ use crate::overlay::{
 };
 use crate::ranges::{BACKUPS_MAX, Placement, Range};
 use crate::replication::{LogWriter, Mutation, RecordKey, ReplicationEntry, ReplicationMessage};
+use crate::shard::MoveMessage;
+
+/// The latest format version that this code speaks.
+pub const WIRE_VERSION: u16 = 8;
+/// The oldest format version that this code speaks. Nodes of two releases use the later version
+/// that both know.
+pub const WIRE_SINCE: u16 = 4;
 
 /// Everything that nodes and clients send after the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,15 +11,15 @@
 //!    [`FrameSource`], and no list takes more than 64 MiB.
 //! 3. Decoding inverts encoding and consumes all bytes.
 
-mod codec;
 mod frame;
 mod layout;
 #[cfg(test)]
 mod tests;
 
-pub use codec::{Wire, WireError, WireReader};
 pub use frame::{
     CLIENT_FRAME_BYTES_MAX, FRAME_BYTES_MAX, FrameReader, FrameSource, Hello, HelloError,
-    WIRE_SINCE, WIRE_VERSION, encode_frame,
+    encode_frame,
 };
-pub use layout::{Control, NodeStatus, OwnedRange, Packet};
+pub use layout::{Control, NodeStatus, OwnedRange, Packet, WIRE_SINCE, WIRE_VERSION};
+
+pub use crate::codec::{Wire, WireError, WireReader};

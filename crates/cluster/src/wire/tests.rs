@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::chunks::{
     Action, ChunkError, ClientId, ClientState, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
-    MoveMessage, OPERATIONS_MAX, Operation, Request, Response, SessionState,
+    OPERATIONS_MAX, Operation, Request, Response, SessionState,
 };
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::overlay::{
@@ -18,6 +18,7 @@ use crate::overlay::{
 };
 use crate::ranges::{Placement, Range};
 use crate::replication::{Mutation, RecordKey, ReplicationEntry, ReplicationMessage};
+use crate::shard::MoveMessage;
 
 fn node(number: u16) -> NodeId {
     NodeId::new(number).expect("a node")

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::record::{METADATA, creator_of};
 use super::{ReplicaStore, UNWRITTEN_METADATA_BYTES_MAX};
+use crate::codec::Wire;
 use crate::ids::Creator;
 use crate::log::{LogError, LogPosition, StorageError};
 use crate::overlay::{MetadataRecord, Snapshot};
-use crate::wire::Wire;
 
 /// When one creator has more metadata records than this, they are replaced by one snapshot.
 const METADATA_RECORDS_MAX: usize = if cfg!(test) { 8 } else { 256 };

@@ -20,7 +20,6 @@ use super::super::record::{ENTRY, encode_entry};
 use super::super::{Mutation, RecordKey, ReplicationMessage, SkippedValue};
 use super::owner_replica::OwnerReplica;
 use super::{EntryRef, REPLICAS_MAX, ReplicaStore};
-use crate::chunks::overlap;
 use crate::ids::IdRange;
 use crate::log::{LogError, LogPosition};
 use crate::overlay::Peer;
@@ -91,7 +90,7 @@ impl OwnerChanges {
         let (Mutation::Clear(ids) | Mutation::ChangeOwner(_, ids)) = mutation else { return false };
         let mut earlier =
             self.by_place.values().filter(|one| one.owner == owner && one.version < version);
-        earlier.any(|one| overlap(one.ids, *ids))
+        earlier.any(|one| one.ids.overlaps(*ids))
     }
 }
 

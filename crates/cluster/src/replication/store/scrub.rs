@@ -8,13 +8,14 @@ use super::super::{RecordKey, ReplicationMessage};
 use super::ReplicaStore;
 use super::owner_replica::StoredRecord;
 use crate::chunks::{ItemTime, ReplicaItem};
+use crate::codec::Wire;
 use crate::ids::ChunkId;
 use crate::log::LogError;
 use crate::overlay::Peer;
-use crate::wire::Wire;
 
 impl ReplicaStore {
-    /// Rereads N records from where the last call stopped. Asks owners to send damaged records
+    /// Rereads N records from where the last call stopped, or none if a read would wait for the
+    /// disk. Asks owners to send damaged records
     /// again, and about items that look expired or flushed. Returns the ids of the damaged records
     /// by owner.
     pub fn scrub(
@@ -23,6 +24,9 @@ impl ReplicaStore {
         time: &ItemTime,
         out: &mut Vec<(Peer, ReplicationMessage)>,
     ) -> BTreeMap<Peer, Vec<ChunkId>> {
+        if !self.log.has_prefetched() {
+            return BTreeMap::new();
+        }
         // Possibly nothing follows the last commit, so vouch for it.
         self.failure = self.failure.or(self.log.vouch().err());
         let mut damaged: BTreeMap<Peer, Vec<ChunkId>> = BTreeMap::new();

@@ -7,8 +7,9 @@ use amalgam_index::model::Model;
 use amalgam_index::{Configuration, Engine};
 use amalgam_op::{Now, Store, StoreMode, Verb};
 
-use super::super::{EngineStore, ItemStore, UnreadableChunks};
+use super::super::UnreadableChunks;
 use super::*;
+use crate::chunks::{EngineStore, ItemStore};
 use crate::ids::NodeId;
 use crate::log::{LogSettings, MemoryStorage};
 use crate::overlay::FailoverGrant;
@@ -136,6 +137,30 @@ fn reads_of_a_request_see_its_earlier_writes() {
     expected.extend((1..70).map(later));
     let expected: Reply = (100..).zip(expected).collect();
     assert_eq!(reply, expected);
+}
+
+#[test]
+fn a_reply_is_bounded_in_bytes() {
+    let index = model();
+    let mut caller = caller(&index);
+    caller.call(ALICE, Action::Create(vec![1; MAX_CHUNK_BYTES])).expect("created");
+    let most = REPLY_BYTES_MAX / MAX_CHUNK_BYTES;
+    for is_batch in [true, false] {
+        let operation = |place: u64| {
+            // A write between two reads keeps them from being one batch.
+            let action = match is_batch || place.is_multiple_of(2) {
+                true => Action::Get(id(0)),
+                false => Action::Put(id(1), Vec::new()),
+            };
+            Operation { number: 100 + place, epoch: 5, action }
+        };
+        let operations = (0..1_000).map(operation).collect();
+        let request = Request { client: ALICE, incarnation: 2, answered_below: 0, operations };
+        let reply = caller.service.execute(ASKER, &request, &mut || 1_000).expect("no backups");
+        let values = reply.iter().filter(|(_, result)| value_bytes(result) > 0).count();
+        assert_eq!((reply.len(), values), (1_000, most));
+        assert_eq!(reply.last(), Some(&(1_099, Err(ChunkError::Retry))), "to be repeated");
+    }
 }
 
 #[test]

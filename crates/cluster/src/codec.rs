@@ -386,4 +386,4 @@ macro_rules! wire_enum {
     };
 }
 
-pub(super) use {wire_enum, wire_struct};
+pub(crate) use {wire_enum, wire_struct};

@@ -8,163 +8,25 @@
 
 use std::collections::BTreeSet;
 
-use super::item_scan::KeySet;
-use super::items::MovingItem;
-use super::pending_replies::PendingReply;
-use super::service::{ChunkCommand, ChunkService};
-use super::sessions::ClientState;
-use super::store::ChunkStore;
+use super::super::moves::{
+    IncomingMove, MOVES_MAX, MoveMessage, MoveStage, OutgoingMove, Page, is_movable,
+};
+use super::super::pending_replies::PendingReply;
+use super::super::scan::KeySet;
+use super::{ChunkCommand, ChunkService};
+use crate::chunks::{ChunkStore, ClientState, MovingItem};
+use crate::codec::Wire;
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{Located, Peer, Refusal};
 use crate::ranges::Placement;
 use crate::replication::{Mutation, RecordKey};
-use crate::wire::Wire;
 
-/// Concurrent moves at most, from a node and to it each.
-pub const MOVES_MAX: usize = 64;
-/// Ids in a move of chunks at most: as many as a range may hold.
-const MOVE_IDS_MAX: u64 = 2_000_000;
 /// Chunks in a page, its approximate bytes, and ids scanned for one page.
 const PAGE_CHUNKS: usize = 64;
 const PAGE_BYTES: usize = 256 << 10;
 const PAGE_LOOKS: u64 = 4_096;
 /// Rounds of resending what was written meanwhile before the ids are frozen.
 const ROUNDS_MAX: u32 = 8;
-
-/// Chunks in transit; None for a chunk that was deleted meanwhile. Named items travel as the bytes
-/// of a [`MovingItem`], deleted ones too.
-pub type Page = Vec<(ChunkId, Option<Vec<u8>>)>;
-
-/// A message between the source and the target of a move. `number` is the source's number of the
-/// move.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MoveMessage {
-    /// From the source: offers ids.
-    Offer {
-        /// Number of the move.
-        number: u64,
-        /// The ids.
-        ids: IdRange,
-        /// The epoch since which the source owns all of them.
-        since: u64,
-    },
-    /// From the source: the next chunks.
-    Page {
-        /// Number of the move.
-        number: u64,
-        /// Number of the page, from 1.
-        page: u32,
-        /// The chunks.
-        chunks: Page,
-        /// In the last page: locks and sessions that move along.
-        tail: Option<ClientState>,
-    },
-    /// From the target: it has this page, or accepts the offer (page 0).
-    Ack {
-        /// Number of the move.
-        number: u64,
-        /// Number of the page.
-        page: u32,
-        /// Backups of the target that have it too.
-        backups: Vec<Peer>,
-    },
-    /// From the target: it declines the move.
-    Declined {
-        /// Number of the move.
-        number: u64,
-    },
-    /// From the source: the target owns the ids.
-    Transferred {
-        /// Number of the move.
-        number: u64,
-        /// The ids.
-        ids: IdRange,
-        /// The epoch from which it owns them.
-        epoch: u64,
-    },
-    /// From the target: it serves the ids.
-    TransferAck {
-        /// Number of the move.
-        number: u64,
-    },
-    /// From the source: the move is cancelled, or unknown.
-    Cancelled {
-        /// Number of the move.
-        number: u64,
-    },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MoveStage {
-    Offering,
-    /// A scan for the items is under way or due.
-    Collecting,
-    /// Chunks from this id on are not copied yet.
-    Copying(u64),
-    /// Resends what was written meanwhile, for this many more rounds.
-    CatchingUp(u32),
-    /// The ids are frozen; the rest is being sent.
-    Frozen,
-    /// The metadata is being changed.
-    Committing,
-    /// The target has to learn that it owns the ids since this epoch.
-    HandingOver(u64),
-}
-
-#[derive(Debug)]
-pub(super) struct OutgoingMove {
-    ids: IdRange,
-    target: Peer,
-    stage: MoveStage,
-    /// Written since they were copied, and not sent yet.
-    dirty: KeySet,
-    /// The message that the target has to answer.
-    in_flight: Option<MoveMessage>,
-    page: u32,
-    sent_ms: u64,
-    heard_ms: u64,
-    /// The target is dead, so nobody will acknowledge the transfer.
-    is_target_dead: bool,
-}
-
-#[derive(Debug)]
-pub(super) struct IncomingMove {
-    ids: IdRange,
-    /// The epoch since which the source owns them.
-    since: u64,
-    /// Number of the next page.
-    next_page: u32,
-    staged: KeySet,
-    /// Set once the last page is here.
-    tail: Option<ClientState>,
-    heard_ms: u64,
-    /// The change by which the target's backups catch up as the pages arrive; None without backups.
-    pub(super) change: Option<u64>,
-    backups: Vec<Peer>,
-}
-
-impl OutgoingMove {
-    /// Whether the ids are being transferred right now.
-    pub(super) fn is_leaving(&self, ids: IdRange) -> bool {
-        self.stage == MoveStage::Committing && overlap(self.ids, ids)
-    }
-
-    /// Takes an item that the scan found.
-    pub(super) fn mark(&mut self, id: ChunkId, key: &[u8]) {
-        if self.ids.contains(id) {
-            self.dirty.insert(id, key);
-        }
-    }
-}
-
-/// Moves of chunks scan every id and are bounded; moves of items are not.
-fn is_movable(ids: IdRange) -> bool {
-    ids.first().creator().is_named() || ids.len() <= MOVE_IDS_MAX
-}
-
-pub(crate) fn overlap(one: IdRange, other: IdRange) -> bool {
-    one.start() < other.end() && other.start() < one.end()
-}
 
 impl<S: ChunkStore> ChunkService<S> {
     /// Starts to move ids to another node. False if that is not possible: the node must own all of
@@ -209,8 +71,8 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     fn is_moving(&self, ids: IdRange) -> bool {
-        self.outgoing.values().any(|outgoing| overlap(outgoing.ids, ids))
-            || self.incoming.values().any(|incoming| overlap(incoming.ids, ids))
+        self.outgoing.values().any(|outgoing| outgoing.ids.overlaps(ids))
+            || self.incoming.values().any(|incoming| incoming.ids.overlaps(ids))
     }
 
     /// Notes a write or removal: a copy that was sent before is outdated.
@@ -618,7 +480,7 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Cancels moves of these ids to this node; the sources are not told.
     pub(super) fn cancel_incoming_in(&mut self, ids: IdRange) {
-        let about = self.incoming.iter().filter(|(_, incoming)| overlap(incoming.ids, ids));
+        let about = self.incoming.iter().filter(|(_, incoming)| incoming.ids.overlaps(ids));
         for (from, number) in about.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.cancel_incoming(from, number);
         }

@@ -2,17 +2,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::failover::{FailoverTask, Fetched};
-use super::item_scan::ItemScan;
-use super::items::{ItemAnswer, ItemOp, ItemTime, ItemVerb};
-use super::migration::{IncomingMove, MoveMessage, OutgoingMove};
+use super::failover_task::{FailoverTask, Fetched};
+use super::moves::{IncomingMove, MoveMessage, OutgoingMove};
 use super::pending_replies::{PendingReplies, PendingReply, Requester};
-use super::request::{
-    Action, ChunkError, ClientId, MAX_CHUNK_BYTES, OPERATIONS_MAX, Operation, Reply, Request,
-    Response,
+use super::scan::ItemScan;
+use crate::chunks::{
+    Action, ChunkError, ChunkStore, ClientId, ItemAnswer, ItemOp, ItemTime, ItemVerb,
+    MAX_CHUNK_BYTES, OPERATIONS_MAX, Operation, Reply, Request, Response, Sessions, StoreError,
+    value_bytes,
 };
-use super::sessions::Sessions;
-use super::store::{ChunkStore, StoreError};
 use crate::ids::{
     COUNTER_BITS, COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange, NAMED_FIRST, NodeId,
 };
@@ -25,11 +23,18 @@ use crate::replication::{
     ReplicationSettings, chunk,
 };
 
+mod failover;
+mod item_scan;
+mod migration;
+
 /// Ids that one `create` tries at most; ids that were transferred to others are skipped.
 const ALLOCATIONS_MAX: usize = 64;
 /// Ids to skip at most when a claim is refused. A creator can lose this many of its 2^48 at each
 /// start.
 const SKIPPED_IDS_MAX: u64 = 1 << 31;
+/// Operations behind this many bytes of values in a reply are not executed, and are to be repeated:
+/// a reply fits a frame, and one client's request takes bounded memory.
+const REPLY_BYTES_MAX: usize = 8 << 20;
 /// Spans of transferred ids whose new owner is remembered.
 const MOVED_SPANS_MAX: usize = 10_000;
 
@@ -87,20 +92,20 @@ pub enum ChunkCommand {
 /// The chunks of one node, and its part in moves. Not thread-safe: one thread calls it.
 #[derive(Debug)]
 pub struct ChunkService<S> {
-    pub(super) me: Peer,
-    pub(super) limits: ChunkSettings,
-    pub(super) store: S,
+    me: Peer,
+    limits: ChunkSettings,
+    store: S,
     /// Ids that this node owns -> the epoch since which it does.
-    pub(super) owned: IntervalMap<u64>,
+    owned: IntervalMap<u64>,
     /// Ids that are about to be transferred.
-    pub(super) frozen: IntervalMap<()>,
+    frozen: IntervalMap<()>,
     /// Ids that were transferred, and their new placement: a hint for clients.
-    pub(super) moved: IntervalMap<Placement>,
-    pub(super) sessions: Sessions,
-    pub(super) outgoing: BTreeMap<u64, OutgoingMove>,
-    pub(super) incoming: BTreeMap<(Peer, u64), IncomingMove>,
-    pub(super) next_transfer: u64,
-    pub(super) scan: ItemScan,
+    moved: IntervalMap<Placement>,
+    sessions: Sessions,
+    outgoing: BTreeMap<u64, OutgoingMove>,
+    incoming: BTreeMap<(Peer, u64), IncomingMove>,
+    next_transfer: u64,
+    scan: ItemScan,
     load_balancer: LoadBalancer,
     is_leaving: bool,
     allocator: IdAllocator,
@@ -113,12 +118,12 @@ pub struct ChunkService<S> {
     claim_waits: bool,
     next_claim_ms: u64,
     deadline_ms: u64,
-    pub(super) replication: ReplicationPrimary,
-    pub(super) pending_replies: PendingReplies,
+    replication: ReplicationPrimary,
+    pending_replies: PendingReplies,
     /// Failovers whose new replica set is being committed, by the number of that change.
-    pub(super) failovers: BTreeMap<u64, FailoverTask>,
+    failovers: BTreeMap<u64, FailoverTask>,
     /// Failovers that are being loaded, the next one first, or that wait for backups.
-    pub(super) loading: VecDeque<FailoverTask>,
+    loading: VecDeque<FailoverTask>,
     /// Backups of the ids that are being claimed.
     claiming: Vec<Peer>,
     /// The id that the running operation changed, and the mutation; None for a put, whose value is
@@ -296,7 +301,8 @@ impl<S: ChunkStore> ChunkService<S> {
             awaited.extend(id.and_then(|id| self.replication.pending_version(id)));
         }
         if clock() >= self.deadline_ms {
-            // A refusal would say that nothing was executed.
+            // A refusal would say that nothing was executed. Without a reply the client repeats the
+            // request, or ends it as unknown.
             return Some(Reply::new());
         }
         if awaited.is_empty() {
@@ -307,7 +313,7 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     /// Sends the replies that no longer wait for backups.
-    pub(super) fn release(&mut self, clock: &mut dyn FnMut() -> u64, out: &mut Vec<ChunkCommand>) {
+    fn release(&mut self, clock: &mut dyn FnMut() -> u64, out: &mut Vec<ChunkCommand>) {
         let mut ready = Vec::new();
         self.replication
             .take_acknowledged(|version| self.pending_replies.release(version, &mut ready));
@@ -443,11 +449,18 @@ impl<S: ChunkStore> ChunkService<S> {
     fn execute_all(&mut self, request: &Request, now_ms: u64) -> Reply {
         let mut reply = Vec::with_capacity(request.operations.len());
         let mut rest = &request.operations[..];
+        let (mut counted, mut bytes) = (0, 0);
         while let Some(first) = rest.first() {
+            bytes += reply[counted..].iter().map(|(_, result)| value_bytes(result)).sum::<usize>();
+            counted = reply.len();
+            if bytes >= REPLY_BYTES_MAX {
+                reply.extend(rest.iter().map(|one| (one.number, Err(ChunkError::Retry))));
+                break;
+            }
             let is_read = |operation: &&Operation| matches!(operation.action, Action::Get(_));
             let (now, later) = rest.split_at(rest.iter().take_while(is_read).count().max(1));
             if now.len() > 1 {
-                self.get_all(now, &mut reply);
+                self.get_all(now, REPLY_BYTES_MAX - bytes, &mut reply);
             } else {
                 reply.push((first.number, self.execute_one(request.client, first, now_ms)));
             }
@@ -544,8 +557,9 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// Executes operations that are all reads.
-    fn get_all(&mut self, operations: &[Operation], reply: &mut Reply) {
+    /// Executes operations that are all reads; those behind `bytes_max` of values are to be
+    /// repeated.
+    fn get_all(&mut self, operations: &[Operation], bytes_max: usize, reply: &mut Reply) {
         let mut ids = Vec::with_capacity(operations.len());
         let mut places = Vec::with_capacity(operations.len());
         for Operation { number, epoch, action } in operations {
@@ -557,8 +571,15 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             reply.push((*number, owned.and(Err(ChunkError::NoChunk))));
         }
+        let mut bytes = 0;
         self.store.read_all(&ids, &mut |place, value| {
-            reply[places[place]].1 = Ok(Response::Value(value.to_vec()));
+            let result = if bytes < bytes_max {
+                Ok(Response::Value(value.to_vec()))
+            } else {
+                Err(ChunkError::Retry)
+            };
+            bytes += value.len();
+            reply[places[place]].1 = result;
         });
     }
 
@@ -608,12 +629,12 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     /// Whether this node replicates to backups.
-    pub(super) fn has_backups(&self) -> bool {
+    fn has_backups(&self) -> bool {
         self.limits.replication.backups > 0
     }
 
     /// The mutation that replicates the present state of an item.
-    pub(super) fn kept(&mut self, id: ChunkId, key: &[u8]) -> Mutation {
+    fn kept(&mut self, id: ChunkId, key: &[u8]) -> Mutation {
         let record = RecordKey::item(id, key);
         let kept = self.store.replica_item(key);
         kept.map_or(Mutation::RemoveItem(record), |kept| Mutation::PutItem(record, kept))
@@ -660,7 +681,7 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     /// Remembers where ids went.
-    pub(super) fn note_moved(&mut self, ids: IdRange, to: Placement) {
+    fn note_moved(&mut self, ids: IdRange, to: Placement) {
         if self.moved.len() >= MOVED_SPANS_MAX {
             self.moved = IntervalMap::default();
         }

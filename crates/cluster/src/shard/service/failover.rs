@@ -11,112 +11,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use missing::Missing;
-
-use super::items::ReplicaItem;
-use super::migration::{MoveMessage, overlap};
-use super::service::{ChunkCommand, ChunkService};
-use super::sessions::{ClientState, SessionState};
-use super::store::ChunkStore;
+use super::super::failover_task::{FailoverTask, Fetched, UnreadableChunks};
+use super::super::missing::Missing;
+use super::super::moves::MoveMessage;
+use super::{ChunkCommand, ChunkService};
+use crate::chunks::{ChunkStore, ClientState, ReplicaItem};
+use crate::codec::Wire;
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{FailoverGrant, Peer, Refusal};
 use crate::replication::{
-    ItemKey, Mutation, NAMED_CHANGES_MAX, RecordKey, ReplicaStore, ReplicationCommand,
-    ReplicationMessage, ReplicationPrimary,
+    Mutation, NAMED_CHANGES_MAX, RecordKey, ReplicaStore, ReplicationCommand, ReplicationMessage,
 };
-use crate::wire::Wire;
-
-mod missing;
-
-/// Time to wait for a holder that has reported and then fell silent; waiting is cheaper than
-/// copying everything to another node.
-const PATIENCE_MS: u64 = 1_000;
-/// Waits at most.
-const ATTEMPTS_MAX: u32 = 3;
-
-/// The failover of one range of ids, and its progress.
-#[derive(Debug)]
-pub(super) struct FailoverTask {
-    grant: FailoverGrant,
-    next: u64,
-    /// Keys of the named items that are loaded.
-    items: Vec<ItemKey>,
-    /// `damaged`: what could not be read here. `missing`: the part of it that no other holder has
-    /// sent yet.
-    damaged: Vec<RecordKey>,
-    missing: Missing,
-    /// Nodes that were to become backups in any attempt.
-    past_learners: BTreeSet<Peer>,
-    /// Attempts at a replica set whose members fell silent.
-    attempts: u32,
-    /// `waits_from_ms`: since when everything is loaded and only reports of the other holders are
-    /// missing. `next_ask_ms`: when they are asked next.
-    waits_from_ms: Option<u64>,
-    next_ask_ms: u64,
-    /// The last version of each holder that has reported, and what it has beyond the replicas here;
-    /// None if it does not know.
-    sealed: BTreeMap<Peer, (u64, Option<Vec<RecordKey>>)>,
-}
-
-/// Chunks that this node should hold and cannot read, by the owner in whose name they were
-/// replicated.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct UnreadableChunks {
-    /// Found now; other holders are asked for them.
-    pub asked: BTreeMap<Peer, Vec<ChunkId>>,
-    /// No holder that could be asked can read them.
-    pub lost: BTreeMap<Peer, Vec<ChunkId>>,
-}
-
-/// Another holder's answer about chunks that cannot be read here.
-#[derive(Debug)]
-pub(super) struct Fetched<'m> {
-    pub found: &'m [Mutation],
-    pub sessions: &'m [SessionState],
-    pub lacking: &'m [RecordKey],
-    pub damaged: &'m [RecordKey],
-}
-
-impl FailoverTask {
-    fn is_loaded(&self) -> bool {
-        self.next >= self.grant.ids.end()
-    }
-
-    /// The other holders that are members.
-    fn others(&self, replication: &ReplicationPrimary) -> impl Iterator<Item = Peer> {
-        let others = self.grant.holders[1..].iter().copied();
-        others.filter(|peer| replication.is_member(*peer))
-    }
-
-    /// Other holders of chunks that have not reported, or fell silent since.
-    fn unsealed(&self, replication: &ReplicationPrimary) -> impl Iterator<Item = Peer> {
-        let is_named = self.grant.ids.first().creator().is_named();
-        let is_ready = |peer| self.sealed.contains_key(&peer) && replication.is_healthy(peer);
-        let others = self.others(replication).filter(move |_| !is_named);
-        others.filter(move |peer| replication.is_eligible(*peer) && !is_ready(*peer))
-    }
-
-    /// Whether to wait for reports that are still missing.
-    fn waits(&mut self, now_ms: u64, replication: &ReplicationPrimary, silent_ms: u64) -> bool {
-        let from_ms = *self.waits_from_ms.get_or_insert(now_ms);
-        let is_ready = self.sealed.keys().any(|peer| replication.is_healthy(*peer));
-        let patience_ms = match is_ready || self.sealed.is_empty() {
-            true => silent_ms,
-            false => PATIENCE_MS.max(silent_ms),
-        };
-        let is_early = now_ms < from_ms + patience_ms && self.attempts < ATTEMPTS_MAX;
-        is_early && self.unsealed(replication).next().is_some()
-    }
-
-    /// The chosen backups fell silent: choose others, or the same again. Loaded chunks stay, since
-    /// nobody else changes them; so do the reports, since the holders accept no more writes of the
-    /// old owner.
-    fn retry(&mut self) {
-        self.attempts += 1;
-        self.waits_from_ms = None;
-        self.next_ask_ms = 0;
-    }
-}
 
 impl<S: ChunkStore> ChunkService<S> {
     /// All failovers, loaded or not.
@@ -131,7 +36,7 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Whether some of these ids are in failover.
     pub(super) fn overlaps_failover(&self, ids: IdRange) -> bool {
-        self.all_failovers().any(|failover| overlap(failover.ids, ids))
+        self.all_failovers().any(|failover| failover.ids.overlaps(ids))
     }
 
     /// The owner to recover from, in the change with this number; None if the change is no

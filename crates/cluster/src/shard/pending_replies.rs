@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 
-use super::migration::MoveMessage;
-use super::request::{ChunkError, Reply, Response};
+use super::moves::MoveMessage;
+use crate::chunks::{Reply, value_bytes};
 use crate::hash::IntHashMap;
 use crate::overlay::Peer;
 
@@ -33,12 +33,7 @@ impl PendingReply {
     /// Bytes of the values that it holds.
     fn bytes(&self) -> usize {
         let Self::Reply(_, reply) = self else { return 0 };
-        let of = |result: &Result<Response, ChunkError>| match result {
-            Ok(Response::Value(value)) => value.len(),
-            Ok(Response::Item(answer)) => answer.item.as_ref().map_or(0, |item| item.value.len()),
-            _ => 0,
-        };
-        reply.iter().map(|(_, result)| of(result)).sum()
+        reply.iter().map(|(_, result)| value_bytes(result)).sum()
     }
 }
 
@@ -119,6 +114,7 @@ impl PendingReplies {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chunks::Response;
 
     #[test]
     fn what_waits_is_bounded_in_bytes() {
