@@ -119,7 +119,9 @@ impl<const REPLICATED: bool> Workload for ChunkWorkload<REPLICATED> {
                     history.missing(id, now_ms);
                 }
             }
-            // The result is unknown.
+            (Action::Create(value) | Action::Put(_, value), Err(ChunkError::Unavailable)) => {
+                history.write_refused(number_of(value));
+            }
             (_, Err(ChunkError::Unavailable | ChunkError::Unknown)) => {}
             (action, result) => {
                 observed.wrong_answers.push(format!("{now_ms}: {action:?} got {result:?}"));

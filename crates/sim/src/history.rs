@@ -1,6 +1,6 @@
 //! The history of chunks as clients saw it, and its check for linearizability.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use amalgam_cluster::ids::ChunkId;
 
@@ -37,6 +37,8 @@ pub struct History {
     written: BTreeMap<(ChunkId, u64), Written>,
     /// Values of chunks whose creation is not acknowledged, and when it began.
     creating: BTreeMap<u64, u64>,
+    /// Values whose writes were answered as not executed.
+    refused: BTreeSet<u64>,
     /// When the first removal of a chunk began.
     removing: BTreeMap<ChunkId, u64>,
     wrong: Vec<String>,
@@ -58,6 +60,11 @@ impl History {
     pub fn write_ends(&mut self, id: ChunkId, value: u64, at_ms: u64) {
         self.acknowledged += 1;
         self.known(id, value, at_ms);
+    }
+
+    /// A write was answered as not executed: nobody may ever read its value.
+    pub fn write_refused(&mut self, value: u64) {
+        self.refused.insert(value);
     }
 
     fn known(&mut self, id: ChunkId, value: u64, at_ms: u64) {
@@ -132,6 +139,9 @@ impl History {
         let mut violations = self.wrong.clone();
         let mut zones: BTreeMap<ChunkId, Vec<(u64, u64, bool, u64)>> = BTreeMap::new();
         for ((id, value), written) in self.written.iter().filter(|(_, value)| value.is_certain) {
+            if self.refused.contains(value) {
+                violations.push(format!("{id}: {value} was refused, and was read"));
+            }
             let (is_forward, from, to) = written.zone();
             zones.entry(*id).or_default().push((from, to, is_forward, *value));
         }
@@ -197,6 +207,19 @@ mod tests {
         assert_eq!(history.violations().len(), 1, "1 was in force at 10 and at 50, 2 between");
         history.read(id, 2, 60, 61);
         assert!(!history.violations().is_empty());
+    }
+
+    #[test]
+    fn a_refused_write_that_was_executed_is_noticed() {
+        let id = ChunkId::from_bits(5).expect("an id");
+        let mut history = History::default();
+        for value in [1, 2] {
+            history.write_begins(id, value, 10 * value);
+            history.write_refused(value);
+        }
+        assert_eq!(history.violations(), Vec::<String>::new());
+        history.read(id, 2, 30, 31);
+        assert_eq!(history.violations().len(), 1);
     }
 
     #[test]

@@ -213,8 +213,14 @@ fn observe_register(
         Ok(Response::Item(answer)) => Some((answer.outcome, number_in(answer))),
         // The partition has no owner, so there is no item.
         Err(ChunkError::NoChunk) => None,
-        // The result is unknown.
-        Err(ChunkError::Unavailable | ChunkError::Unknown) => return,
+        Err(ChunkError::Unavailable) => {
+            if let ItemVerb::Store(_, value) = &op.verb {
+                let value = String::from_utf8_lossy(value).parse().unwrap_or(u64::MAX);
+                history.write_refused(value);
+            }
+            return;
+        }
+        Err(ChunkError::Unknown) => return,
         other => return observed.wrong_answers.push(format!("{now_ms}: {op:?} got {other:?}")),
     };
     match (&op.verb, outcome) {

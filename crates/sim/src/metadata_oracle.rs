@@ -1,6 +1,6 @@
 //! The metadata oracle: checks what leaders say that they committed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use amalgam_cluster::IntervalMap;
 use amalgam_cluster::ids::Creator;
@@ -25,6 +25,9 @@ pub struct MetadataOracle {
     terms: IntervalMap<Term>,
     /// Whether disks may rot, so that replicas may become unreadable.
     pub has_rot: bool,
+    /// Whether disks may hang, so that a node may die before it could tell what was committed. Then
+    /// a leader may hold more than one batch of which the oracle has not heard.
+    pub has_hangs: bool,
     /// Violations that were found.
     pub violations: Vec<String>,
     /// Number of committed edits.
@@ -133,19 +136,44 @@ impl MetadataOracle {
         }
     }
 
+    /// The proposed batches that make a catalog what a leader holds; None if there are none.
+    fn untold(&self, catalog: Catalog, held: &Summary) -> Option<VecDeque<Proposed>> {
+        let creator = held.creator;
+        let next = catalog.version(creator).map_or(0, |version| version.sequence) + 1;
+        let proposed = self.proposed.get(&(creator, next)).into_iter().flatten();
+        for (version, edits) in proposed {
+            let mut tried = Catalog::default();
+            if let Some(snapshot) = catalog.snapshot(creator) {
+                tried.install(&snapshot);
+            }
+            tried.apply(creator, *version, edits);
+            let batches = if next < held.version.sequence {
+                self.untold(tried, held)
+            } else {
+                let digest = tried.summary(creator).map(|tried| tried.digest);
+                (digest == Some(held.digest)).then(VecDeque::new)
+            };
+            if let Some(mut batches) = batches {
+                batches.push_front((*version, edits.clone()));
+                return Some(batches);
+            }
+        }
+        None
+    }
+
     fn check_held(&mut self, summary: &Summary) {
         let (creator, sequence) = (summary.creator, self.sequence(summary.creator));
-        if summary.version.sequence == sequence + 1 {
-            let proposed = self.proposed.get(&(creator, sequence + 1)).cloned().unwrap_or_default();
-            for (version, edits) in proposed {
-                let mut tried = Catalog::default();
-                if let Some(snapshot) = self.truth.snapshot(creator) {
-                    tried.install(&snapshot);
+        let untold = summary.version.sequence.saturating_sub(sequence);
+        if untold == 1 || untold > 1 && self.has_hangs {
+            let mut tried = Catalog::default();
+            if let Some(snapshot) = self.truth.snapshot(creator) {
+                tried.install(&snapshot);
+            }
+            if let Some(batches) = self.untold(tried, summary) {
+                for (version, edits) in batches {
+                    self.commit(creator, version, edits);
                 }
-                tried.apply(creator, version, &edits);
-                if tried.summary(creator).is_some_and(|tried| tried.digest == summary.digest) {
-                    return self.commit(creator, version, edits);
-                }
+                return;
             }
         }
         let digest = self.truth.summary(creator).map(|truth| truth.digest);

@@ -1,5 +1,6 @@
 //! Mutants: deliberate defects around the logic, each of which the simulation must find.
 
+use amalgam_cluster::chunks::{ChunkError, Response};
 use amalgam_cluster::ids::NodeId;
 use amalgam_cluster::node::NodeCommand;
 use amalgam_cluster::overlay::{Catalog, FailoverGrant, Message, Peer, Summary};
@@ -37,6 +38,8 @@ pub enum Mutant {
     WrongSource,
     /// Disks that hang seem idle, so that backups acknowledge what is not written.
     AcknowledgesBeforeWriting,
+    /// Owners answer some writes as refused that they have executed.
+    RefusesAfterExecuting,
     /// Replicas with as many batches as their leader count as equal to it.
     ComparesCountsOnly,
 }
@@ -108,6 +111,13 @@ pub(crate) fn mutate(
             }
             let entries = list.into();
             Some(Packet::Replication(ReplicationMessage::Append { stream, first, entries }))
+        }
+        Packet::Reply(mut reply) if mutant == Mutant::RefusesAfterExecuting => {
+            let executed = reply.iter_mut().filter(|(number, _)| number.is_multiple_of(8));
+            executed.filter(|(_, result)| *result == Ok(Response::Ok)).for_each(|(_, result)| {
+                *result = Err(ChunkError::Retry);
+            });
+            Some(Packet::Reply(reply))
         }
         Packet::Replication(ReplicationMessage::Fetch { .. })
             if mutant == Mutant::SilentHolders =>

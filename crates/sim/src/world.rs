@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use amalgam_cluster::chunks::{Action, ClientState, MoveMessage};
+use amalgam_cluster::chunks::{Action, ClientState};
 use amalgam_cluster::coordinator::{Coordinator, CoordinatorError, Proposal};
 use amalgam_cluster::ids::{ChunkId, Creator, NodeId};
 use amalgam_cluster::node::NodeCommand;
@@ -11,6 +11,7 @@ use amalgam_cluster::overlay::{
     position,
 };
 use amalgam_cluster::replication::ReplicationMessage;
+use amalgam_cluster::shard::MoveMessage;
 use amalgam_cluster::wire::{Packet, Wire};
 
 use crate::coverage::{self, RaceDetector};
@@ -155,6 +156,7 @@ impl<P: NodeProcess> World<P> {
             world.queue.schedule(at_ms, Event::NodeStarts(format!("node-{number}")));
         }
         world.queue.schedule(1_000, Event::InjectFault);
+        world.observed.oracle.has_hangs = faults.hangs;
         if faults.rot {
             world.rotting_node = NodeId::new((seed % nodes as u64) as u16).ok();
             world.observed.oracle.has_rot = true;

@@ -149,6 +149,11 @@ fn acknowledgements_before_writing_are_noticed() {
 }
 
 #[test]
+fn refusals_of_executed_writes_are_noticed() {
+    assert!(seeds_to_find(Mutant::RefusesAfterExecuting).is_some());
+}
+
+#[test]
 fn reused_incarnations_are_noticed() {
     assert!(seeds_to_find(Mutant::ReusedIncarnation).is_some());
 }
