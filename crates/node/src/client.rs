@@ -431,26 +431,18 @@ impl ClusterClient {
     }
 
     /// Queues a packet if there is a connection or one opens, else drops it: unanswered requests
-    /// are sent again. Whether it was queued.
-    fn push(
-        &mut self,
-        peer: Peer,
-        packet: Packet,
-        until_ms: Option<u64>,
-        touched: &mut Vec<Peer>,
-    ) -> bool {
+    /// are sent again.
+    fn push(&mut self, peer: Peer, packet: Packet, until_ms: Option<u64>, touched: &mut Vec<Peer>) {
         if let Some(connection) = self.connections.get_mut(&peer) {
             connection.push_until(packet, until_ms);
             touched.push(peer);
-            return true;
+            return;
         }
         if self.dial(peer)
             && let Some(dial) = self.pending.get_mut(&peer)
         {
             dial.push(packet, until_ms);
-            return true;
         }
-        false
     }
 
     /// Whether there is a connection to a node, or one opens.

@@ -330,9 +330,10 @@ pub fn wait(descriptors: &mut [PollFd<'_>]) -> Vec<bool> {
     wait_for(descriptors, TICK)
 }
 
-/// Waits for at least one descriptor for less than a second. Which of them are ready.
+/// Waits for at least one descriptor. Which of them are ready.
 pub fn wait_for(descriptors: &mut [PollFd<'_>], patience: Duration) -> Vec<bool> {
-    let timeout = Timespec { tv_sec: 0, tv_nsec: patience.subsec_nanos().into() };
+    let seconds = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX);
+    let timeout = Timespec { tv_sec: seconds, tv_nsec: patience.subsec_nanos().into() };
     // An interrupted wait finds nothing ready.
     if poll(descriptors, Some(&timeout)).is_err() {
         return vec![false; descriptors.len()];
@@ -379,7 +380,7 @@ impl ClientConnection {
             self.is_clock_asked = true;
             self.push(0, &Packet::Control(Control::GetClock));
         }
-        let until_ms = told_ms + left_ms.saturating_sub(age_ms / DRIFT_SHARE);
+        let until_ms = told_ms.saturating_add(left_ms.saturating_sub(age_ms / DRIFT_SHARE));
         self.push(0, &Packet::Timed(until_ms, request));
     }
 
@@ -408,7 +409,7 @@ impl ClientConnection {
     ///
     /// # Errors
     ///
-    /// If the connection is broken, or takes nothing within a second.
+    /// If the connection is broken, or takes nothing within `SEND_PATIENCE`.
     pub fn send(&mut self) -> io::Result<()> {
         let result = match &mut self.session {
             Some(session) => {

@@ -257,10 +257,7 @@ impl Etcd {
     pub fn restore(&self, state: &ClusterState) -> Result<(), MembershipError> {
         match self.replace("0", state, None, None)? {
             true => Ok(()),
-            false => Err(unreadable(
-                "it is there already, and was left as it is. If a node that was started too early \
-                 founded a new cluster, stop all nodes and delete its keys (etcdctl del --prefix)",
-            )),
+            false => Err(MembershipError::Present(self.prefix.clone())),
         }
     }
 

@@ -6,7 +6,9 @@
 //!
 //! Invariants of this module:
 //! 1. Nothing blocks except the wait for events: another thread writes the log of backups, and
-//!    wakes the loop when it has. Old records are read here, once the system has them in memory.
+//!    wakes the loop when it has. Scrubbing reads old records here once that thread has read them.
+//!    The exception: a takeover of a dead owner's ids, another holder's request for its records,
+//!    and the cleaner of the log read records that the system may have dropped from its memory.
 //! 2. The bytes that wait to be sent are bounded. Beyond the bound, packets to nodes are dropped,
 //!    which their protocols repair, and clients are not read from.
 //! 3. All clients together occupy at most [`CLIENT_BYTES_MAX`] for frames that have not arrived
@@ -63,7 +65,7 @@ const RELAYED_MS: u64 = 5_000;
 const RELAY_FIRST: u64 = 1 << 63;
 const EVENTS: usize = 256;
 /// Bytes that the buffers of all clients may occupy.
-const CLIENT_BYTES_MAX: usize = 128 << 20;
+pub(crate) const CLIENT_BYTES_MAX: usize = 128 << 20;
 /// The events of a connection that is read from.
 const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 /// Bound on the rounds of packets from the node to itself in one turn.

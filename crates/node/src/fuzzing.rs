@@ -1,4 +1,4 @@
-//! Doors for the fuzz targets to what programs reach only through sockets. Compiled with
+//! Entry points for fuzz targets into what programs reach only through sockets. Compiled with
 //! `--cfg fuzzing` alone.
 
 use serde_json::Value;

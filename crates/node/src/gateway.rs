@@ -278,7 +278,7 @@ impl Worker for GatewayWorker<'_> {
                 }
                 outcome
             }
-            // What was forgotten was executed.
+            // `Forgotten`: the owner has discarded the cached reply, so the operation was executed.
             Err(ChunkError::Unknown | ChunkError::Forgotten) => Outcome::Unknown,
             Err(error) => {
                 log::debug!(error:%; "an operation was not executed");

@@ -33,7 +33,7 @@ const LENGTH_BYTES: usize = 2;
 const GREETING_BYTES_MAX: usize = 256;
 /// The first version whose proof covers the hellos, which name the sender and its role.
 const WHOLE_HELLO_SINCE: u16 = 7;
-/// The first version whose hello ends in the sender's clock.
+/// The first version whose greeting has the sender's clock.
 const CLOCK_SINCE: u16 = 8;
 /// What the acceptor sends in place of its proof when the dialer's was wrong: no proof is that.
 const REFUSAL: [u8; PROOF_BYTES] = [0; PROOF_BYTES];

@@ -44,6 +44,12 @@ fn margin_ms(lease_ms: u64) -> u64 {
     (lease_ms / 10).min(200) + lease_ms / DRIFT_PARTS
 }
 
+/// How long the event loop, or one operation on the log's disk, may take before the lease is not
+/// renewed, in milliseconds.
+fn beat_ms(lease_ms: u64) -> u64 {
+    (lease_ms / BEAT_PARTS).max(BEAT_MS_MIN)
+}
+
 /// Runs `act`, which may take longer than the lease of a node that does not serve yet, and renews
 /// the lease meanwhile.
 pub fn keep_alive_during<T>(
@@ -59,10 +65,15 @@ pub fn keep_alive_during<T>(
         let keeper = scope.spawn(|| {
             while !is_done.load(Ordering::Acquire) {
                 let sent_ms = boot_ms();
-                match membership.keep_alive(me) {
-                    Ok(()) => state.set_deadline_ms(sent_ms + lease_ms - margin_ms(lease_ms)),
+                // A node whose disk hangs would be a member that never serves.
+                let gets_on = state.log_stalled_ms(sent_ms) <= beat_ms(lease_ms);
+                match gets_on.then(|| membership.keep_alive(me)) {
+                    Some(Ok(())) => {
+                        state.set_deadline_ms(sent_ms + lease_ms - margin_ms(lease_ms));
+                    }
                     // The lease keeper that starts next finds out whether the lease has ended.
-                    Err(error) => log::debug!(error:%; "the lease was not renewed"),
+                    Some(Err(error)) => log::debug!(error:%; "the lease was not renewed"),
+                    None => log::debug!("the disk of the log stands still: no renewal"),
                 }
                 std::thread::park_timeout(pause);
             }
@@ -142,15 +153,15 @@ impl Renewal {
             return Ok(());
         }
         let lease_ms = membership.lease_ms();
-        let beat_ms = (lease_ms / BEAT_PARTS).max(BEAT_MS_MIN);
-        let (loop_still_ms, log_still_ms) =
-            (state.since_beat_ms(sent_ms), state.log_still_ms(sent_ms));
-        if loop_still_ms.max(log_still_ms) > beat_ms {
+        let beat_ms = beat_ms(lease_ms);
+        let (loop_stalled_ms, log_stalled_ms) =
+            (state.since_beat_ms(sent_ms), state.log_stalled_ms(sent_ms));
+        if loop_stalled_ms.max(log_stalled_ms) > beat_ms {
             self.next_ms = sent_ms + lease_ms / (2 * BEAT_PARTS);
             if !self.has_stood_still {
                 let left_ms = state.deadline_ms().saturating_sub(sent_ms);
                 log::warn!(
-                    loop_still_ms, log_still_ms, left_ms;
+                    loop_stalled_ms, log_stalled_ms, left_ms;
                     "the event loop or the disk of the log stands still: the lease is not renewed"
                 );
             }
@@ -216,10 +227,14 @@ fn publish_snapshot(
         {
             return Err("the lease ended, and another process started under the node's name");
         }
-        Ok(snapshot) if snapshot.cluster != state.snapshot().cluster => {
+        Ok(snapshot) if snapshot.cluster == 0 && state.snapshot().cluster != 0 => {
             return Err(
                 "etcd has lost the cluster's state; restore it by `amalgam cluster restore`",
             );
+        }
+        Ok(snapshot) if snapshot.cluster != state.snapshot().cluster => {
+            return Err("etcd holds another cluster under the name of the node's; if etcd lost \
+                        its data and a node founded a new cluster, see `amalgam cluster restore`");
         }
         Ok(snapshot) if *snapshot != *state.snapshot() => {
             save_state(membership, copy);

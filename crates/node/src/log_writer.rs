@@ -1,16 +1,16 @@
 //! The thread that writes the log of backups, so that the event loop never waits for the disk.
 //!
 //! The event loop owns [`LogWriter`] and calls it; the thread owns the storage. A call that changes
-//! the storage becomes a command in a queue, and the thread carries the commands out in their
+//! the storage becomes a command in a queue, and the thread executes the commands in their
 //! order. Whoever acknowledges something first asks [`LogWriter::is_idle`].
 //!
 //! Invariants of this module:
 //! 1. What is on the disk is always what a prefix of the commands leaves there, as if the process
 //!    had written it itself and stopped at that point.
-//! 2. After a command failed none is carried out.
+//! 2. After a command failed none is executed.
 //! 3. The log bounds what waits: it begins one commit at a time, and accepts nothing while too many
 //!    bytes are unwritten ([`LogWriter::unwritten_bytes`]).
-//! 4. The thread says since when it has worked on one command ([`NodeState::log_still_ms`]): the
+//! 4. The thread says since when it has worked on one command ([`NodeState::log_stalled_ms`]): the
 //!    lease is not renewed while that is too long.
 
 use std::collections::VecDeque;
@@ -31,28 +31,26 @@ const END_PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 enum Command {
-    Create {
-        segment: u32,
-        bytes: u32,
-    },
-    Write {
-        segment: u32,
-        offset: u32,
-        bytes: Vec<u8>,
-    },
+    Create { segment: u32, bytes: u32 },
+    Write { segment: u32, offset: u32, bytes: Vec<u8> },
     Sync,
-    /// Reads bytes that the event loop is about to read, so that the system has them in memory.
-    Prefetch {
-        segment: u32,
-        offset: u32,
-        bytes: u32,
-    },
+}
+
+/// Bytes that the event loop is about to read: the thread reads them, so that the system has them
+/// in memory.
+#[derive(Clone, Copy, Debug)]
+struct Prefetch {
+    segment: u32,
+    offset: u32,
+    bytes: u32,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     commands: VecDeque<Arc<Command>>,
-    /// Number of commands that were carried out.
+    /// They wait while there are commands: no acknowledgement waits for them.
+    prefetches: VecDeque<Prefetch>,
+    /// Number of commands that were executed.
     done: u64,
     failed: Option<StorageError>,
     is_ended: bool,
@@ -69,11 +67,11 @@ struct Shared {
 #[derive(Debug)]
 pub struct LogWriter {
     shared: Arc<Shared>,
-    /// Reads what is carried out.
+    /// Reads what is executed.
     reader: Box<dyn Storage>,
-    /// Commands that are not known to be carried out: what they write is read from here.
+    /// Commands that are not known to be executed: what they write is read from here.
     pending: VecDeque<Arc<Command>>,
-    /// Number of commands that are known to be carried out.
+    /// Number of commands that are known to be executed.
     done: u64,
     unwritten_bytes: usize,
     thread: Option<JoinHandle<()>>,
@@ -81,7 +79,7 @@ pub struct LogWriter {
 
 impl LogWriter {
     /// Starts the thread. `writer` and `reader` are the same storage, of which the reader is only
-    /// read. The thread wakes the event loop when it has carried out all commands.
+    /// read. The thread wakes the event loop when it has executed all commands.
     ///
     /// # Errors
     ///
@@ -95,7 +93,7 @@ impl LogWriter {
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("log".to_owned())
-            .spawn(move || own.carry_out_all(writer.as_mut(), &state))?;
+            .spawn(move || own.run(writer.as_mut(), &state))?;
         let (pending, thread) = (VecDeque::new(), Some(thread));
         Ok(Self { shared, reader, pending, done: 0, unwritten_bytes: 0, thread })
     }
@@ -119,41 +117,50 @@ impl Command {
     fn bytes(&self) -> usize {
         match self {
             Self::Write { bytes, .. } => bytes.len(),
-            Self::Create { .. } | Self::Sync | Self::Prefetch { .. } => 0,
+            Self::Create { .. } | Self::Sync => 0,
         }
     }
 
-    fn carry_out(&self, storage: &mut dyn Storage) -> Result<(), StorageError> {
+    fn execute(&self, storage: &mut dyn Storage) -> Result<(), StorageError> {
         match self {
             Self::Create { segment, bytes } => storage.create(*segment, *bytes),
             Self::Write { segment, offset, bytes } => storage.write(*segment, *offset, bytes),
             Self::Sync => storage.sync(),
-            Self::Prefetch { segment, offset, bytes } => {
-                // Whoever reads it then finds the same error.
-                let _ = storage.read(*segment, *offset, &mut vec![0; *bytes as usize]);
-                Ok(())
-            }
         }
     }
 }
 
 impl Shared {
-    /// The thread: carries out commands until the end, then those that are left.
-    fn carry_out_all(&self, storage: &mut dyn Storage, state: &NodeState) {
+    /// The thread: executes commands until the end, then those that are left.
+    fn run(&self, storage: &mut dyn Storage, state: &NodeState) {
         let mut queue = self.queue.lock().ignore_poison();
         loop {
-            let Some(command) = queue.commands.front().cloned() else {
-                if queue.is_ended {
-                    return;
-                }
+            let command = queue.commands.front().cloned();
+            let prefetch = queue.prefetches.front().copied();
+            if command.is_none() && queue.is_ended {
+                return;
+            }
+            if command.is_none() && prefetch.is_none() {
                 queue = self.has_work.wait(queue).ignore_poison();
                 continue;
-            };
+            }
             drop(queue);
             state.set_log_busy_since_ms(boot_ms());
-            let result = command.carry_out(storage);
+            let result = match (&command, prefetch) {
+                (Some(command), _) => command.execute(storage),
+                // Whoever reads the same bytes then finds the same error.
+                (None, Some(Prefetch { segment, offset, bytes })) => {
+                    let _ = storage.read(segment, offset, &mut vec![0; bytes as usize]);
+                    Ok(())
+                }
+                (None, None) => Ok(()),
+            };
             state.set_log_busy_since_ms(0);
             queue = self.queue.lock().ignore_poison();
+            if command.is_none() {
+                queue.prefetches.pop_front();
+                continue;
+            }
             match result {
                 Ok(()) => drop(queue.commands.pop_front()),
                 Err(error) => {
@@ -187,7 +194,7 @@ impl Storage for LogWriter {
         let _ = self.is_idle();
         let is_new = |command: &Arc<Command>| match **command {
             Command::Create { segment: new, .. } => new == segment,
-            Command::Write { .. } | Command::Sync | Command::Prefetch { .. } => false,
+            Command::Write { .. } | Command::Sync => false,
         };
         if self.pending.iter().any(is_new) {
             bytes.fill(0);
@@ -238,8 +245,14 @@ impl Storage for LogWriter {
     }
 
     fn prefetch(&mut self, segment: u32, offset: u32, bytes: u32) {
-        // An error is that of a write, which is reported elsewhere.
-        let _ = self.push(Command::Prefetch { segment, offset, bytes });
+        let mut queue = self.shared.queue.lock().ignore_poison();
+        queue.prefetches.push_back(Prefetch { segment, offset, bytes });
+        drop(queue);
+        self.shared.has_work.notify_one();
+    }
+
+    fn has_prefetched(&mut self) -> bool {
+        self.shared.queue.lock().ignore_poison().prefetches.is_empty()
     }
 }
 
@@ -317,7 +330,7 @@ mod tests {
         log.sync().expect("it is queued");
         assert_eq!(read(&mut log), Ok(*b"\0\0abxyz\0"));
         assert_eq!((log.is_idle(), log.unwritten_bytes()), (Ok(false), 6));
-        assert_eq!(medium.lock().ignore_poison().segment(3), None, "nothing is carried out");
+        assert_eq!(medium.lock().ignore_poison().segment(3), None, "nothing is executed");
         drop(shut);
         while log.is_idle() == Ok(false) {
             std::thread::sleep(END_PAUSE);

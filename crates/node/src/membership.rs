@@ -78,6 +78,9 @@ pub enum MembershipError {
     Unreachable(String),
     /// The coordinator holds something that this program cannot read; the text says why.
     Unreadable(String),
+    /// The coordinator already holds a cluster, under these keys, which a restored one may not
+    /// replace.
+    Present(String),
 }
 
 impl fmt::Display for MembershipError {
@@ -88,6 +91,12 @@ impl fmt::Display for MembershipError {
             Self::Unreadable(why) => {
                 write!(f, "the cluster's state at the coordinator cannot be read: {why}")
             }
+            Self::Present(keys) => write!(
+                f,
+                "etcd already holds a cluster under {keys}, which was left as it is; if a node \
+                 that was started too early founded it, stop all nodes and run `etcdctl del \
+                 --prefix {keys}`"
+            ),
         }
     }
 }

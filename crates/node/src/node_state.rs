@@ -93,7 +93,7 @@ impl NodeState {
     }
 
     /// How long the log's thread has worked on one command, in milliseconds.
-    pub fn log_still_ms(&self, now_ms: u64) -> u64 {
+    pub fn log_stalled_ms(&self, now_ms: u64) -> u64 {
         match self.log_busy_since_ms.load(Ordering::Acquire) {
             0 => 0,
             since_ms => now_ms.saturating_sub(since_ms),
@@ -152,7 +152,7 @@ impl NodeState {
         self.wake();
     }
 
-    /// Whether a tick is due at once; not the next time.
+    /// Returns whether a tick is due at once, and clears that.
     pub fn take_tick_due(&self) -> bool {
         self.is_tick_due.swap(false, Ordering::AcqRel)
     }

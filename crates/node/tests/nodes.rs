@@ -171,7 +171,7 @@ fn who_cannot_use_its_log_leaves_the_cluster_as_it_was() {
     let members = |of: &Arc<dyn Membership>| -> Vec<Peer> {
         of.snapshot().expect("it is here").members().map(|(peer, _)| peer).collect()
     };
-    // Started twice by mistake: the first life goes on.
+    // Started twice by mistake: the first incarnation goes on.
     let error = start(&with_backups("one", &folder), &own).expect_err("the folder is in use");
     assert!(error.to_string().contains("another process"), "{error}");
     assert_eq!(members(&own), [first.peer()]);
@@ -269,7 +269,7 @@ fn nodes_without_a_name_are_as_many_as_their_addresses() {
     let nodes = [start().expect("it starts"), start().expect("it starts")];
     let members = own.snapshot().expect("it is here");
     let members: Vec<Peer> = members.members().map(|(peer, _)| peer).collect();
-    assert_eq!(members, nodes.each_ref().map(RunningNode::peer), "one ended the other's life");
+    assert_eq!(members, nodes.each_ref().map(RunningNode::peer), "one ended the other");
 }
 
 #[test]

@@ -22,8 +22,8 @@ impl ClusterClient {
     }
 
     /// Looks whether silent nodes are back. Waits for them, but only [`PROBE_WAIT`] in
-    /// [`PROBE_WAIT_EVERY_MS`]: a client with few requests would otherwise not come so far as to
-    /// open a connection.
+    /// [`PROBE_WAIT_EVERY_MS`]: without a wait, a client with few requests would never complete a
+    /// handshake.
     pub(super) fn probe_silent(
         &mut self,
         commands: &mut Vec<OverlayCommand>,
@@ -66,7 +66,7 @@ impl ClusterClient {
                 break;
             }
         }
-        // Only now: what they sent since the last look lay in the sockets.
+        // Silence is checked after reading: answers may have waited in the sockets.
         for peer in connected {
             let connection = self.connections.get_mut(&peer);
             if connection.is_some_and(|connection| !connection.is_alive(now_ms)) {

@@ -7,14 +7,13 @@ use amalgam_cluster::wire::CLIENT_FRAME_BYTES_MAX;
 use amalgam_index::model::Model;
 
 use super::*;
+use crate::event_loop::CLIENT_BYTES_MAX;
 use crate::handshake::Handshake;
 use crate::{ClusterClient, Embedded};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Twice as many as the buffers of all clients have room for.
-const CLIENTS: usize = 32;
-/// What the buffers of all clients may occupy.
-const ALL_BYTES: usize = 128 << 20;
+const CLIENTS: usize = 2 * CLIENT_BYTES_MAX / CLIENT_FRAME_BYTES_MAX;
 
 /// A connection that is admitted as a client.
 fn admitted(node: &RunningNode) -> TcpStream {
@@ -57,7 +56,7 @@ fn clients_with_frames_that_never_end_share_a_bound() {
     }
     let end = Instant::now() + PATIENCE;
     let open = || clients.iter().filter(|client| is_open(client)).count();
-    while open() * frame.len() > ALL_BYTES {
+    while open() * frame.len() > CLIENT_BYTES_MAX {
         assert!(Instant::now() < end, "{} frames are kept", open());
         std::thread::sleep(STOP_TICK);
     }
