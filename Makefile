@@ -45,7 +45,7 @@ rtl-wave deny sbom arm64:
 #examples:       ## the library's examples only
 #deny:           ## licences, versions, sources and known vulnerabilities of the libraries
 #sbom:           ## what the binary is built from, as CycloneDX, to target/sbom
-#arm64:          ## tests of the engines and protocols on 64-bit Arm, emulated (ARGS="-p CRATE")
+#arm64:          ## tests of engines, protocols and cluster on 64-bit Arm, emulated (ARGS="-p CRATE")
 #doc:            ## documentation, warnings denied
 #tidy:           ## the rules of this project only
 #loom:           ## exhaustive interleavings of small models

@@ -60,7 +60,8 @@ fuzz_target!(|data: &[u8]| {
     }
     let mut again = Vec::new();
     for (number, packet) in &whole.0 {
-        assert!(!format!("{packet:?}").is_empty());
+        // Printing must not panic.
+        let _ = format!("{packet:?}");
         encode_frame(*number, packet, &mut again).expect("it was short enough to arrive");
     }
     assert_eq!(again, bytes[..again.len()], "decoding inverts encoding");

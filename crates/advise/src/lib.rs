@@ -41,8 +41,6 @@ use result::Measured;
 ///
 /// If an argument is invalid, or the trace cannot be read, or no engine runs at the limit.
 pub fn run(arguments: &AdviseArguments) -> anyhow::Result<()> {
-    arguments.check().usage()?;
-    arguments.entries().usage()?;
     let source = Source::open(arguments)?;
     let (rows, advice) = advise(arguments, &source)?;
     if let Some(path) = &arguments.svg {
@@ -129,7 +127,7 @@ fn tell_gaps(reading: &Reading) {
 pub fn advise(arguments: &AdviseArguments, source: &Source) -> anyhow::Result<(Vec<Row>, Advice)> {
     arguments.check().usage()?;
     ensure_usage!((1..=256).contains(&source.threads), "1 to 256 threads, not {}", source.threads);
-    let entries = arguments.entries()?;
+    let entries = arguments.entries().usage()?;
     let configuration = arguments.configuration(source).usage()?;
     let dealt = source.trace.deal(source.threads, arguments.batch);
     let dealt: Vec<_> = dealt.into_iter().filter(|trace| trace.requests() > 0).collect();

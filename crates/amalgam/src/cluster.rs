@@ -200,7 +200,7 @@ pub struct NodeOptions {
     /// Disk space for backups
     #[arg(long, value_name = "SIZE")]
     pub backup_space: Option<Size>,
-    /// What a read gets whose key's owner does not answer [default: error]
+    /// What to answer to a read whose key's owner does not answer
     #[arg(long, value_enum, value_name = "ANSWER")]
     pub unavailable: Option<Unavailable>,
     /// Number of threads that serve memcached clients
@@ -231,6 +231,7 @@ impl NodeOptions {
             backup_mode: Some(BackupMode::Buffered),
             backup_space: Some(Size::mebibytes(4_096)),
             threads: Some(Settings::default().threads),
+            unavailable: Some(Unavailable::Error),
             log_level: Some(Threshold::Info),
             log_format: Some(Format::Text),
             ..Self::default()

@@ -40,8 +40,7 @@ fn a_cluster_on_one_machine_answers_at_every_node() {
     };
     assert_eq!(numbers("node").len(), 3);
     assert_eq!(numbers("partitions").iter().sum::<u64>(), 4_095, "{status}");
-    for name in
-        ["life", "chunk ids", "spans", "ranges", "from", "to", "kept", "lag", "ops/s", "hot"]
+    for name in ["inc", "chunk ids", "spans", "ranges", "from", "to", "kept", "lag", "ops/s", "hot"]
     {
         numbers(name);
     }
@@ -69,7 +68,7 @@ fn a_cluster_on_one_machine_answers_at_every_node() {
 fn columns(status: &str) -> Vec<BTreeMap<&'static str, String>> {
     const NAMES: [&str; 17] = [
         "node",
-        "life",
+        "inc",
         "address",
         "super",
         "partitions",
@@ -197,7 +196,7 @@ fn nodes_meet_in_etcd_and_stop_without_it() {
     assert!(told.expect("runs").success() && fourth.child.wait().expect("ends").success());
     wait_for(&|parts| parts.len() == 3 && parts.iter().sum::<u64>() == 4_095);
     everything();
-    // One that dies is none after its lease; under its name it is the same node in another life.
+    // One that dies is none after its lease; under its name it is the same node in another incarnation.
     nodes[2].kill();
     let again = node("three", Some(&token_file));
     let (status_of, mut lives) = (nodes[0].nodes[0].0.clone(), String::new());
@@ -643,7 +642,7 @@ fn a_cluster_that_was_killed_whole_has_all_it_acknowledged() {
     for node in &nodes {
         written.0.extend(Written::create(&mut connect(node), 60).0);
     }
-    // Twice: the second life has the logs of the first. Then etcd has lost its data too.
+    // Twice: the second incarnations have the logs of the first. Then etcd has lost its data too.
     for is_etcd_lost in [false, true] {
         let mut home = connect(&nodes[0]);
         for _ in 0..3 {

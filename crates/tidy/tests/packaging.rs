@@ -45,7 +45,7 @@ fn other_peoples_images_are_pinned_by_digest() {
 }
 
 /// Runs systemd-analyze on the unit at `unit`; None where the tool is not installed.
-fn is_well_confined(unit: &Path) -> Option<Result<(), String>> {
+fn rate_unit(unit: &Path) -> Option<Result<(), String>> {
     let output = Command::new("systemd-analyze")
         .args(["security", "--offline=true", "--no-pager", "--threshold", EXPOSURE_MAX])
         .arg(unit)
@@ -58,7 +58,7 @@ fn is_well_confined(unit: &Path) -> Option<Result<(), String>> {
 #[test]
 fn the_unit_is_confined_as_systemd_rates_it() {
     let unit = root().join("packaging/systemd/amalgam.service");
-    let Some(rating) = is_well_confined(&unit) else {
+    let Some(rating) = rate_unit(&unit) else {
         eprintln!("skipped: systemd-analyze is not installed");
         return;
     };
@@ -67,7 +67,7 @@ fn the_unit_is_confined_as_systemd_rates_it() {
     let loose = std::env::temp_dir().join(format!("amalgam-loose-{}.service", std::process::id()));
     let text = std::fs::read_to_string(&unit).expect("the unit");
     std::fs::write(&loose, text.replace("CapabilityBoundingSet=\n", "")).expect("a file");
-    let rating = is_well_confined(&loose).expect("the same tool");
+    let rating = rate_unit(&loose).expect("the same tool");
     std::fs::remove_file(&loose).expect("the file");
-    assert!(rating.is_err(), "all capabilities are no exposure");
+    assert!(rating.is_err(), "a unit without CapabilityBoundingSet= is above the limit");
 }

@@ -73,13 +73,13 @@ fn show_id(
         writeln!(
             output,
             "{:>5} {:>4} {:<21} {:<6} {:>6}",
-            "node", "life", "address", "is", "behind"
+            "node", "inc", "address", "is", "behind"
         )?;
         let mut line = |peer: &Peer, is: &str, behind: u64| {
             let at = home.members.iter().find(|(member, _)| member == peer);
             let at = at.map_or("gone", |(_, address)| address);
-            let (node, life) = (peer.node.get(), peer.incarnation);
-            writeln!(output, "{node:>5} {life:>4} {at:<21} {is:<6} {behind:>6}")
+            let (node, incarnation) = (peer.node.get(), peer.incarnation);
+            writeln!(output, "{node:>5} {incarnation:>4} {at:<21} {is:<6} {behind:>6}")
         };
         line(owner, "owner", 0)?;
         holding.replicas.iter().try_for_each(|(peer, behind)| line(peer, "backup", *behind))?;

@@ -32,7 +32,7 @@ pub struct StatusOptions {
 /// The columns: name and width, negative where the text is at the left.
 const COLUMNS: [(&str, i32); 17] = [
     ("node", 5),
-    ("life", 4),
+    ("inc", 4),
     ("address", -21),
     ("super", -5),
     ("partitions", 10),
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn columns_stand_below_their_names() {
         let names = row(&COLUMNS.map(|(name, _)| name.to_owned()));
-        assert!(names.starts_with(" node life address               super partitions"), "{names}");
+        assert!(names.starts_with(" node  inc address               super partitions"), "{names}");
         assert!(names.ends_with(" hot  release"), "{names}");
     }
 }

@@ -337,7 +337,7 @@ impl Trial {
         self.holds(&ids, made);
     }
 
-    /// Nodes' clocks differ by years, and go back and forth from one life to the next.
+    /// Nodes' clocks differ by years, and go back and forth from one incarnation to the next.
     fn clocks_jump(&mut self) {
         let begin = |t: &mut Self, victim: usize, seconds: i64| {
             t.nodes[victim].set_clocks(seconds);
