@@ -2,7 +2,8 @@
 //! token behind them.
 //!
 //! The flags are read twice: when the line is parsed, for what they make the operation do, and
-//! when it is answered, for what they make it show, in their order. They are never copied.
+//! when it is answered, for what they make it show, in their order. They are never copied. A new
+//! flag belongs into `Flags::take`, into the function of its command, and into `reply/meta.rs`.
 //!
 //! Differences from memcached 1.6.45:
 //! - `k` shows a key in base64 if the request sent it so (`b`), not if the item was stored so.
