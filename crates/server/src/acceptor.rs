@@ -183,7 +183,7 @@ impl<'s, S: Store> Acceptor<'s, S> {
             Ok(session) => {
                 let transport = Transport::new(socket, session.flatten());
                 let mut connection = Connection::new(transport, info);
-                connection.protocol_state.wire_protocol = listener.protocol;
+                connection.protocol_state.protocol = listener.protocol;
                 state.reactors[worker].hand_over(connection);
             }
             Err(error) => {

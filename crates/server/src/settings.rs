@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use amalgam_index::Eviction;
+use amalgam_protocol::Protocol;
 use amalgam_tls::{Security, TlsSettings};
 
 /// The wire protocol of a connection.
@@ -17,6 +18,17 @@ pub enum WireProtocol {
     Text,
     /// The binary protocol.
     Binary,
+}
+
+impl WireProtocol {
+    /// The protocol; None if the first byte of each connection tells it.
+    pub fn fixed(self) -> Option<Protocol> {
+        match self {
+            Self::Negotiated => None,
+            Self::Text => Some(Protocol::Text),
+            Self::Binary => Some(Protocol::Binary),
+        }
+    }
 }
 
 /// An address to listen on for TCP.

@@ -111,7 +111,7 @@ impl<'s, S: Store> Worker<'s, S> {
         let seconds = state.clock.seconds();
         let mut datagrams = Vec::new();
         for (position, socket) in state.datagram_sockets.iter().enumerate() {
-            let socket = Datagrams::new(socket.try_clone()?);
+            let socket = Datagrams::new(socket.try_clone()?, state.settings.protocol.fixed());
             let data = EventData::new_u64(DATAGRAM_SOCKETS + position as u64);
             // Exclusive: one of the workers that share the socket is woken, not all.
             epoll::add(epoll, socket.socket(), data, EventFlags::IN | EventFlags::EXCLUSIVE)?;

@@ -13,7 +13,7 @@ use std::process::Command;
 /// The name of a script, the number of operations in a batch, and the limit of instructions for one
 /// operation.
 const BOUNDS: &[(&str, u64, u64)] = &[
-    ("get-1x1", 32, 950),
+    ("get-1x1", 32, 900),
     ("get-1x32", 32 * 32, 620),
     ("get-100x1", 50 * 100, 300),
     ("get-100x8", 8 * 800, 300),

@@ -4,32 +4,35 @@ use amalgam_protocol::Protocol;
 
 use crate::auth::sasl::Exchange;
 use crate::connections::item_dump::ItemDump;
-use crate::settings::WireProtocol;
+
+/// Where the next batch continues after the output was full, and how far it goes: what cannot be
+/// answered would be parsed in vain. All zero if the connection did not stall.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Resumption {
+    /// Keys of the first request that were answered.
+    pub answered_keys: u32,
+    /// Keys of the first request to look up at most; 0 if not bounded.
+    pub most_keys: u32,
+    /// Bytes of the input to parse at most, in whole requests; 0 if not bounded.
+    pub most_bytes: u32,
+}
 
 /// The state of one connection's protocol between batches.
 #[derive(Clone, Debug, Default)]
 pub struct ProtocolState {
-    /// The protocol that the listener asks for; None for that of the server.
-    pub wire_protocol: Option<WireProtocol>,
-    /// The wire protocol; None until the first byte has arrived.
+    /// The wire protocol; None if the first byte tells it and has not arrived.
     pub protocol: Option<Protocol>,
     /// Bytes still to arrive that are discarded: the value of a refused request.
     pub discard_bytes: usize,
     /// The answer to the refused request whose value is discarded: sent when all of it has arrived,
     /// as in memcached. Empty if there is none.
     pub held_answer: Box<[u8]>,
-    /// Keys of the first request that were answered before the connection stalled.
-    pub skip_keys: usize,
     /// Bytes of the incomplete first request; 0 if its line is not complete and the length unknown.
     pub wanted_bytes: usize,
     /// Whether the input may hold whole requests that were not parsed yet.
     pub has_unparsed_input: bool,
-    /// Bytes of the input to parse in the next batch at most, in whole requests; 0 if not bounded.
-    /// Set where the output was full, as what cannot be answered would be parsed in vain.
-    pub parse_bytes: u32,
-    /// Keys of the first request to look up in the next batch at most, for the same reason; 0 if
-    /// not bounded.
-    pub parse_keys: u32,
+    /// Where the next batch continues after the connection stalled.
+    pub resumption: Resumption,
     /// A dump in progress: the requests behind it wait for its end.
     pub dump: Option<Box<ItemDump>>,
     /// Whether the client gave the name of a user and the right password.

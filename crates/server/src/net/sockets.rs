@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use amalgam_protocol::Protocol;
 use amalgam_tls::Security;
 use rustix::io::Errno;
 use rustix::net::{
@@ -17,7 +18,7 @@ use rustix::net::{
 use crate::net::output::Transmit;
 use crate::net::registry::address_name;
 use crate::net::sys;
-use crate::settings::{ListenAddress, Settings, WireProtocol};
+use crate::settings::{ListenAddress, Settings};
 
 /// The kind of a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +37,8 @@ pub struct Listener {
     pub kind: ListenerKind,
     /// How its connections are secured.
     pub security: Security,
-    /// The wire protocol of its connections; None for that of the server.
-    pub protocol: Option<WireProtocol>,
+    /// The wire protocol of its connections; None if their first byte tells it.
+    pub protocol: Option<Protocol>,
     /// Its address, for logs.
     pub name: String,
     /// Its port; None for a unix socket.
@@ -152,6 +153,7 @@ fn open_tcp(listening: &ListenAddress, settings: &Settings) -> io::Result<Listen
     listen(&socket, backlog(settings))?;
     let bound = SocketAddr::try_from(getsockname(&socket)?)?;
     let (name, port) = (bound.to_string(), Some(bound.port()));
+    let protocol = protocol.unwrap_or(settings.protocol).fixed();
     Ok(Listener { socket, kind: ListenerKind::Tcp, security, protocol, name, port })
 }
 
@@ -176,7 +178,8 @@ fn open_unix(path: &Path, settings: &Settings) -> io::Result<Listener> {
     listen(&socket, backlog(settings))?;
     let name = path.display().to_string();
     let (kind, security) = (ListenerKind::Unix, Security::Plain);
-    Ok(Listener { socket, kind, security, protocol: None, name, port: None })
+    let protocol = settings.protocol.fixed();
+    Ok(Listener { socket, kind, security, protocol, name, port: None })
 }
 
 fn backlog(settings: &Settings) -> i32 {

@@ -34,16 +34,19 @@ const SENT_AT_ONCE: usize = 64;
 /// One worker's handle of a datagram socket, which all workers share.
 pub struct Datagrams {
     socket: OwnedFd,
+    /// The wire protocol of all datagrams; None if the first byte of each tells it.
+    protocol: Option<Protocol>,
     buffer: Vec<u8>,
     received: Vec<Option<Datagram>>,
     outputs: Vec<Vec<u8>>,
 }
 
 impl Datagrams {
-    /// A handle around a worker's own descriptor of the socket.
-    pub fn new(socket: OwnedFd) -> Self {
+    /// A handle around a worker's own descriptor of the socket, for datagrams of this protocol;
+    /// None if the first byte of each tells it.
+    pub fn new(socket: OwnedFd, protocol: Option<Protocol>) -> Self {
         let buffer = vec![0; DATAGRAMS * LONGEST_BYTES];
-        Self { socket, buffer, received: Vec::new(), outputs: Vec::new() }
+        Self { socket, protocol, buffer, received: Vec::new(), outputs: Vec::new() }
     }
 
     /// The socket, for registration with epoll.
@@ -62,7 +65,8 @@ impl Datagrams {
         for _ in &self.received {
             let mut output = Output::default();
             output.bytes = self.outputs.pop().unwrap_or_default();
-            let mut slot = RequestSlot::for_datagram(ProtocolState::default(), output);
+            let protocol_state = ProtocolState { protocol: self.protocol, ..Default::default() };
+            let mut slot = RequestSlot::for_datagram(protocol_state, output);
             // One byte more shows that the answer is too long.
             slot.output_limit_bytes = MAX_ANSWER_BYTES + 1;
             slots.push(slot);

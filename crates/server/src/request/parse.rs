@@ -7,14 +7,13 @@ use amalgam_protocol::{
 };
 
 use crate::connections::connection::OWN_BUFFER_BYTES;
-use crate::connections::protocol_state::ProtocolState;
+use crate::connections::protocol_state::{ProtocolState, Resumption};
 use crate::request::context::BatchContext;
 use crate::request::response_budget::ResponseBudget;
 use crate::request::slot::{PARSE_GROWTH, RequestSlot};
 use crate::request::stage::{
     BatchStage, LeftOut, Operation, ReadRequest, RequestSpan, WriteRequest,
 };
-use crate::settings::WireProtocol;
 
 /// The answer to a line of a text command that there is no memory to receive; the connection ends.
 const OUT_OF_MEMORY_READING: &[u8] = b"SERVER_ERROR out of memory reading request\r\n";
@@ -32,21 +31,16 @@ pub fn parse<'i, S: Store>(
         return;
     }
     let settings = &context.state.settings;
-    let discarded = slot.protocol_state.discard_bytes.min(input.len());
-    slot.protocol_state.discard_bytes -= discarded;
-    if discarded > 0 && slot.protocol_state.discard_bytes == 0 {
-        slot.output.bytes.extend_from_slice(&std::mem::take(&mut slot.protocol_state.held_answer));
-    }
+    let discarded = if slot.protocol_state.discard_bytes > 0 { discard(slot, input) } else { 0 };
     slot.protocol_state.has_unparsed_input = false;
     slot.protocol_state.wanted_bytes = 0;
     let mut at = discarded;
-    let Some(protocol) = protocol_of(&mut slot.protocol_state, settings.protocol, &input[at..])
-    else {
+    let Some(protocol) = protocol_of(&mut slot.protocol_state, &input[at..]) else {
         slot.consumed = at;
         return;
     };
-    let mut skip = std::mem::take(&mut slot.protocol_state.skip_keys);
-    let mut most_keys = std::mem::take(&mut slot.protocol_state.parse_keys) as usize;
+    let Resumption { answered_keys: mut answered, mut most_keys, most_bytes } =
+        std::mem::take(&mut slot.protocol_state.resumption);
     let limits = Limits {
         authentication: match (&context.state.users, slot.protocol_state.is_authenticated) {
             (None, _) => Authentication::NotOffered,
@@ -56,7 +50,7 @@ pub fn parse<'i, S: Store>(
         ..context.state.limits
     };
     let mut requests_left = settings.requests_per_batch.unwrap_or(usize::MAX);
-    let parse_end = match std::mem::take(&mut slot.protocol_state.parse_bytes) {
+    let parse_end = match most_bytes {
         0 => usize::MAX,
         bytes => at + bytes as usize,
     };
@@ -74,7 +68,7 @@ pub fn parse<'i, S: Store>(
         }
         if at >= parse_end {
             slot.protocol_state.has_unparsed_input = true;
-            slot.protocol_state.parse_bytes = (PARSE_GROWTH * at) as u32;
+            slot.protocol_state.resumption.most_bytes = (PARSE_GROWTH * at) as u32;
             break;
         }
         requests_left -= 1;
@@ -114,16 +108,16 @@ pub fn parse<'i, S: Store>(
         let stage = &mut stages[stage];
         let operation = match step {
             Step::Request { request: Request::Read(read), .. } => {
-                if skip | most_keys == 0 {
-                    push_read(context, stage, read, span);
+                if answered | most_keys == 0 {
+                    push_read(context, stage, read, span, read.keys);
                 } else {
-                    let keys = (std::mem::take(&mut skip), std::mem::take(&mut most_keys));
+                    let keys = (std::mem::take(&mut answered), std::mem::take(&mut most_keys));
                     push_resumed_read(context, stage, read, span, keys);
                 }
                 continue;
             }
             Step::Request { request, .. } => {
-                to_operation(context, request, std::mem::take(&mut skip))
+                to_operation(context, request, std::mem::take(&mut answered) as usize)
             }
             Step::Refused { refusal, .. } => {
                 at += refusal.swallow;
@@ -188,55 +182,59 @@ fn wanted_bytes(rest: &[u8], at_least: usize) -> usize {
     if is_exact { at_least } else { 0 }
 }
 
+/// Discards what has arrived of the value of a refused request, which is answered when all of it
+/// has. Returns how many bytes these are.
+#[cold]
+fn discard(slot: &mut RequestSlot, input: &[u8]) -> usize {
+    let discarded = slot.protocol_state.discard_bytes.min(input.len());
+    slot.protocol_state.discard_bytes -= discarded;
+    if discarded > 0 && slot.protocol_state.discard_bytes == 0 {
+        slot.output.bytes.extend_from_slice(&std::mem::take(&mut slot.protocol_state.held_answer));
+    }
+    discarded
+}
+
 /// The protocol of the connection: as set, or told by the first byte. None before that has arrived.
-fn protocol_of(
-    protocol_state: &mut ProtocolState,
-    setting: WireProtocol,
-    input: &[u8],
-) -> Option<Protocol> {
+fn protocol_of(protocol_state: &mut ProtocolState, input: &[u8]) -> Option<Protocol> {
     if protocol_state.protocol.is_none() {
-        let first = *input.first()?;
-        protocol_state.protocol = Some(match protocol_state.wire_protocol.unwrap_or(setting) {
-            WireProtocol::Negotiated => Protocol::detect(first),
-            WireProtocol::Text => Protocol::Text,
-            WireProtocol::Binary => Protocol::Binary,
-        });
+        protocol_state.protocol = Some(Protocol::detect(*input.first()?));
     }
     protocol_state.protocol
 }
 
-/// Appends a read and its keys to the stage.
+/// Appends a read to the stage, with those of its keys that are looked up in this batch.
 #[inline]
 fn push_read<'i, S: Store>(
     context: &mut BatchContext<'_, '_, S>,
     stage: &mut BatchStage<'i>,
     read: Read<'i>,
     span: RequestSpan,
+    keys: impl Iterator<Item = &'i [u8]>,
 ) {
     let seed = context.state.index.seed();
-    for key in read.keys {
+    for key in keys {
         stage.keys.push(Key::new(key, seed));
     }
     let keys_end = stage.keys.len() as u32;
     stage.reads.push(ReadRequest { read, span, keys_end, left_out: LeftOut::default() });
 }
 
-/// As [`push_read`], without the first `skip` keys, and with at most `most` if that is not 0.
+/// Appends a read of a connection that stalled, without the keys that were answered and with at
+/// most `most` of the others; 0 for all.
 #[cold]
 fn push_resumed_read<'i, S: Store>(
     context: &mut BatchContext<'_, '_, S>,
     stage: &mut BatchStage<'i>,
     read: Read<'i>,
     span: RequestSpan,
-    (skip, most): (usize, usize),
+    (answered, most): (u32, u32),
 ) {
-    let seed = context.state.index.seed();
-    let mut keys = read.keys.skip(skip);
-    let first = keys.by_ref().take(if most == 0 { usize::MAX } else { most });
-    stage.keys.extend(first.map(|key| Key::new(key, seed)));
-    let left_out = LeftOut::new(skip, keys.next().is_some());
-    let keys_end = stage.keys.len() as u32;
-    stage.reads.push(ReadRequest { read, span, keys_end, left_out });
+    let mut keys = read.keys.skip(answered as usize);
+    let most = if most == 0 { usize::MAX } else { most as usize };
+    push_read(context, stage, read, span, keys.by_ref().take(most));
+    if let Some(request) = stage.reads.last_mut() {
+        request.left_out = LeftOut::new(answered as usize, keys.next().is_some());
+    }
 }
 
 /// What a request other than a read asks for; the bucket of its key is prefetched.

@@ -34,28 +34,39 @@ struct ReadAnswers<'r, 'i> {
     slots: &'r mut [RequestSlot],
     now: &'r Now,
     observer: Option<Observer<'r>>,
-    /// The position in `reads` of the request that is being answered.
-    current: usize,
+    /// How far they are answered.
+    progress: Progress,
     /// The position in `keys` of the first key handed to the store.
     first: usize,
     hits: u64,
     misses: u64,
     expired: u64,
     flushed: u64,
+}
+
+/// How far a stage's reads are answered.
+#[derive(Default)]
+struct Progress {
+    /// The position in the stage's reads of the request that is being answered.
+    current: usize,
     stop: Stop,
     /// Whether a key of the current request could not be read. Its answer then ends in an error.
     has_failed: bool,
 }
 
-impl ReadAnswers<'_, '_> {
-    /// Ends the answer to the key at `position` of the stage; breaks if the output is full.
+impl Progress {
+    /// Ends the answer to the key at `position` of the stage, of the current request; breaks if the
+    /// output is full.
     #[inline]
-    fn next(&mut self, position: usize) -> ControlFlow<()> {
-        let request = &self.reads[self.current];
-        let slot = &mut self.slots[request.span.slot as usize];
+    fn next(
+        &mut self,
+        request: &ReadRequest<'_>,
+        slot: &mut RequestSlot,
+        position: usize,
+    ) -> ControlFlow<()> {
         if position + 1 == request.keys_end as usize {
             if request.left_out.is_partial() | self.has_failed {
-                return self.end_seldom();
+                return self.end_seldom(request, slot);
             }
             request.read.reply.end(&mut slot.output.bytes);
             self.current += 1;
@@ -70,9 +81,7 @@ impl ReadAnswers<'_, '_> {
     /// Ends the answer to a request of which further keys are left to a later batch, or one could
     /// not be read.
     #[cold]
-    fn end_seldom(&mut self) -> ControlFlow<()> {
-        let request = &self.reads[self.current];
-        let slot = &mut self.slots[request.span.slot as usize];
+    fn end_seldom(&mut self, request: &ReadRequest<'_>, slot: &mut RequestSlot) -> ControlFlow<()> {
         if !request.left_out.is_partial() {
             end_failed(&request.read.reply, slot, &mut self.has_failed);
             self.current += 1;
@@ -83,7 +92,9 @@ impl ReadAnswers<'_, '_> {
         }
         ControlFlow::Continue(())
     }
+}
 
+impl ReadAnswers<'_, '_> {
     /// The position in the stage of the first key of a request.
     fn first_key(&self, request: usize) -> usize {
         request.checked_sub(1).map_or(0, |before| self.reads[before].keys_end as usize)
@@ -92,29 +103,29 @@ impl ReadAnswers<'_, '_> {
     /// Stalls the connection whose output the answer before `position` filled. Returns the number
     /// of its slot.
     fn stall(&mut self, position: usize) -> usize {
-        let before = self.first_key(self.current);
+        let before = self.first_key(self.progress.current);
         if position == before {
-            let span = self.reads[self.current - 1].span;
+            let span = self.reads[self.progress.current - 1].span;
             self.slots[span.slot as usize].stall(span.end as usize, 0);
             return span.slot as usize;
         }
-        let request = &self.reads[self.current];
+        let request = &self.reads[self.progress.current];
         let (span, answered) = (request.span, position - before);
         let slot = &mut self.slots[span.slot as usize];
-        if self.has_failed {
+        if self.progress.has_failed {
             // The answer ends here: the next batch would not know that it lacks a key.
-            end_failed(&request.read.reply, slot, &mut self.has_failed);
+            end_failed(&request.read.reply, slot, &mut self.progress.has_failed);
             slot.stall(span.end as usize, 0);
             return span.slot as usize;
         }
         slot.stall(span.start as usize, request.left_out.answered() + answered);
-        slot.protocol_state.parse_keys = (PARSE_GROWTH * answered) as u32;
+        slot.protocol_state.resumption.most_keys = (PARSE_GROWTH * answered) as u32;
         span.slot as usize
     }
 
     /// Stalls the connections of all requests that are not answered yet.
     fn stall_rest(&mut self) {
-        for request in &self.reads[self.current..] {
+        for request in &self.reads[self.progress.current..] {
             let slot = &mut self.slots[request.span.slot as usize];
             if !slot.is_stalled {
                 slot.stall(request.span.start as usize, request.left_out.answered());
@@ -126,11 +137,11 @@ impl ReadAnswers<'_, '_> {
     fn runnable(&mut self, mut position: usize) -> std::ops::Range<usize> {
         let is_stalled =
             |request: &ReadRequest<'_>| self.slots[request.span.slot as usize].is_stalled;
-        while self.reads.get(self.current).is_some_and(is_stalled) {
-            position = self.reads[self.current].keys_end as usize;
-            self.current += 1;
+        while self.reads.get(self.progress.current).is_some_and(is_stalled) {
+            position = self.reads[self.progress.current].keys_end as usize;
+            self.progress.current += 1;
         }
-        let rest = &self.reads[self.current..];
+        let rest = &self.reads[self.progress.current..];
         let count = rest.iter().position(is_stalled).unwrap_or(rest.len());
         let end = count.checked_sub(1).map_or(position, |last| rest[last].keys_end as usize);
         position..end
@@ -138,25 +149,32 @@ impl ReadAnswers<'_, '_> {
 }
 
 impl ReadAnswers<'_, '_> {
+    /// Ends the answer to the key at `position` of the stage; breaks if the output is full.
+    fn next(&mut self, position: usize) -> ControlFlow<()> {
+        let request = &self.reads[self.progress.current];
+        let slot = &mut self.slots[request.span.slot as usize];
+        self.progress.next(request, slot, position)
+    }
+
     #[inline]
     fn missed(&mut self, position: usize, result: ReadResult) -> ControlFlow<()> {
-        let request = &self.reads[self.current];
+        let request = &self.reads[self.progress.current];
         let slot = &mut self.slots[request.span.slot as usize];
         request.read.reply.miss(&mut slot.output.bytes);
         self.misses += 1;
         if let Some(observer) = &self.observer {
             observer.read(self.keys[self.first + position].bytes(), result, slot.number);
         }
-        self.next(self.first + position)
+        self.progress.next(request, slot, self.first + position)
     }
 }
 
 impl Sink for ReadAnswers<'_, '_> {
     #[inline]
     fn hit(&mut self, position: usize, found: &Found<'_>) -> ControlFlow<()> {
-        let request = &self.reads[self.current];
+        let request = &self.reads[self.progress.current];
         if request.read.must_apply(&found.item) {
-            self.stop = Stop::MustApply;
+            self.progress.stop = Stop::MustApply;
             return ControlFlow::Break(());
         }
         let slot = &mut self.slots[request.span.slot as usize];
@@ -165,7 +183,7 @@ impl Sink for ReadAnswers<'_, '_> {
         if let Some(observer) = &self.observer {
             observer.read(found.item.key, ReadResult::Found(found.item.value.len()), slot.number);
         }
-        self.next(self.first + position)
+        self.progress.next(request, slot, self.first + position)
     }
 
     #[inline]
@@ -181,7 +199,7 @@ impl Sink for ReadAnswers<'_, '_> {
 
     #[cold]
     fn unanswered(&mut self, position: usize) -> ControlFlow<()> {
-        self.has_failed = true;
+        self.progress.has_failed = true;
         self.next(self.first + position)
     }
 }
@@ -224,14 +242,12 @@ pub fn execute_reads<S: Store>(
         slots,
         now: &now,
         observer: context.observer,
-        current: 0,
+        progress: Progress::default(),
         first: 0,
         hits: 0,
         misses: 0,
         expired: 0,
         flushed: 0,
-        stop: Stop::Not,
-        has_failed: false,
     };
     let mut position = 0;
     // Bytes of the outputs that are full: values that cannot be pinned may be large.
@@ -245,13 +261,13 @@ pub fn execute_reads<S: Store>(
         let done = context.index.get_batch(&stage.keys[keys.clone()], &now, &mut answers);
         position = keys.start + done;
         context.sampler.record(&stage.keys[keys.start..position], now.seconds);
-        if answers.stop == Stop::MustApply {
-            answers.stop = Stop::Not;
+        if answers.progress.stop == Stop::MustApply {
+            answers.progress.stop = Stop::Not;
             apply_read(context, &stage.keys[position - 1], &mut answers);
             let _ = answers.next(position - 1);
         }
-        if answers.stop == Stop::Full {
-            answers.stop = Stop::Not;
+        if answers.progress.stop == Stop::Full {
+            answers.progress.stop = Stop::Not;
             let slot = answers.stall(position);
             full_bytes += answers.slots[slot].output.bytes.len();
             if full_bytes >= BATCH_OUTPUT_BYTES {
@@ -272,7 +288,7 @@ fn apply_read<S: Store>(
     key: &Key<'_>,
     answers: &mut ReadAnswers<'_, '_>,
 ) {
-    let request = &answers.reads[answers.current];
+    let request = &answers.reads[answers.progress.current];
     let slot = &mut answers.slots[request.span.slot as usize];
     let number = slot.number;
     let op = Op { key: *key, verb: request.read.verb() };
@@ -280,7 +296,7 @@ fn apply_read<S: Store>(
     let mut result = ReadResult::Found(0);
     match context.index.apply(&op, answers.now, &mut sink) {
         Outcome::Hit(_) => answers.hits += 1,
-        Outcome::Unavailable | Outcome::Unknown => answers.has_failed = true,
+        Outcome::Unavailable | Outcome::Unknown => answers.progress.has_failed = true,
         outcome => {
             request.read.reply.outcome(&mut slot.output.bytes, &outcome, answers.now);
             answers.misses += 1;

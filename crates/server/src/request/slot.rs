@@ -1,7 +1,7 @@
 //! One connection's part in a batch: its protocol state and its output, lent for the duration.
 
 use crate::connections::budget::MAX_OUTPUT_BYTES;
-use crate::connections::protocol_state::ProtocolState;
+use crate::connections::protocol_state::{ProtocolState, Resumption};
 use crate::net::output::Output;
 use crate::watch::events::Events;
 
@@ -83,8 +83,8 @@ impl RequestSlot {
     }
 
     /// Stops parsing and executing here. The next batch begins with the request at byte `start`,
-    /// of which `skip_keys` keys are answered already.
-    pub fn stall(&mut self, start: usize, skip_keys: usize) {
+    /// of which `answered_keys` keys are answered already.
+    pub fn stall(&mut self, start: usize, answered_keys: usize) {
         self.is_stalled = true;
         // What is to be discarded lies behind the last request that was parsed.
         if start != self.consumed {
@@ -92,8 +92,11 @@ impl RequestSlot {
         }
         self.consumed = start;
         self.protocol_state.has_unparsed_input = true;
-        self.protocol_state.skip_keys = skip_keys;
         self.protocol_state.wanted_bytes = 0;
-        self.protocol_state.parse_bytes = (PARSE_GROWTH * start).max(1) as u32;
+        self.protocol_state.resumption = Resumption {
+            answered_keys: answered_keys as u32,
+            most_keys: 0,
+            most_bytes: (PARSE_GROWTH * start).max(1) as u32,
+        };
     }
 }
