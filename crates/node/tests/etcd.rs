@@ -1,18 +1,20 @@
 //! Membership in an etcd that is reached by https and authenticates its users.
 
+#[path = "../../amalgam/tests/support/etcd.rs"]
+mod process;
+
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use amalgam_node::{Etcd, EtcdConfiguration, EtcdUser, Membership, MembershipError};
+use process::{EtcdProcess, free_port};
 
-/// An etcd that listens for http and https, with its data in a folder of its own.
+/// An etcd that listens for http and https.
 struct SecuredEtcd {
-    child: Child,
-    folder: PathBuf,
-    plain: u16,
+    process: EtcdProcess,
+    /// The port for https.
     secured: u16,
 }
 
@@ -21,33 +23,12 @@ fn certificate(name: &str) -> PathBuf {
     folder.join(format!("{name}.pem"))
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr()).expect("a port").port()
-}
-
 impl SecuredEtcd {
     /// None on machines without etcd.
     fn start() -> Option<Self> {
-        let (plain, secured, peers) = (free_port(), free_port(), free_port());
-        let urls = format!("http://127.0.0.1:{plain},https://127.0.0.1:{secured}");
-        let peers = format!("http://127.0.0.1:{peers}");
-        let folder = std::env::temp_dir().join(format!("amalgam-etcd-{plain}"));
-        let child = Command::new("etcd")
-            .args(["--name", "one", "--listen-client-urls", &urls])
-            .args(["--advertise-client-urls", &urls, "--listen-peer-urls", &peers])
-            .args(["--initial-advertise-peer-urls", &peers])
-            .args(["--initial-cluster", &format!("one={peers}"), "--log-level", "error"])
-            .arg("--cert-file")
-            .arg(certificate("server"))
-            .arg("--key-file")
-            .arg(certificate("server"))
-            .arg("--data-dir")
-            .arg(&folder)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .ok()?;
-        let etcd = Self { child, folder, plain, secured };
+        let secured = free_port();
+        let process = EtcdProcess::start_with(Some((secured, &certificate("server"))))?;
+        let etcd = Self { process, secured };
         let begin = Instant::now();
         while etcd.post("maintenance/status", "{}").is_none_or(|answer| !answer.contains("200 OK"))
         {
@@ -59,7 +40,7 @@ impl SecuredEtcd {
 
     /// Sends a request by http; the whole answer.
     fn post(&self, path: &str, body: &str) -> Option<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.plain)).ok()?;
+        let mut stream = TcpStream::connect(self.process.address()).ok()?;
         let length = body.len();
         let request = format!(
             "POST /v3/{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\
@@ -83,15 +64,6 @@ impl SecuredEtcd {
             ..EtcdConfiguration::default()
         };
         Etcd::open(&configuration).expect("certificates")
-    }
-}
-
-impl Drop for SecuredEtcd {
-    fn drop(&mut self) {
-        // It may have ended by itself, and the folder with it.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

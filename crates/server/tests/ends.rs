@@ -1,18 +1,18 @@
 //! How servers shut down.
 
+#[path = "support/altered.rs"]
+mod altered;
 mod support;
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::ops::ControlFlow;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
-use amalgam_index::maintenance::Signal;
-use amalgam_index::mem::ItemRef;
-use amalgam_index::model::Model;
-use amalgam_index::{Configuration, Cursor, Engine, OpenError, Sink, Statistics, Store, Worker};
-use amalgam_op::{HashSeed, ItemView, Key, Now, Op, Outcome};
+use altered::{Alteration, Altered};
+use amalgam_index::model::ModelWorker;
+use amalgam_index::{Configuration, Sink, Worker};
+use amalgam_op::{Key, Now};
 use amalgam_server::{Server, Settings};
 use support::{Client, PATIENCE, Running, settings};
 
@@ -63,87 +63,27 @@ fn a_unix_socket_is_served_and_removed() {
     assert!(!path.exists());
 }
 
-/// The model engine, whose workers panic when they read a certain key.
-struct Fragile(Model);
+/// A worker panics when it reads a certain key.
+struct Fragile;
 
-struct FragileWorker<'i>(<Model as Store>::Worker<'i>);
-
-impl Store for Fragile {
+impl Alteration for Fragile {
     const NAME: &'static str = "fragile";
-    type Worker<'i> = FragileWorker<'i>;
 
-    fn worker(&self) -> FragileWorker<'_> {
-        FragileWorker(self.0.worker())
-    }
-
-    fn seed(&self) -> &HashSeed {
-        self.0.seed()
-    }
-
-    fn statistics(&self) -> Statistics {
-        self.0.statistics()
-    }
-
-    fn set_memory_limit(&self, bytes: usize) {
-        self.0.set_memory_limit(bytes);
-    }
-}
-
-impl Engine for Fragile {
-    fn open(configuration: &Configuration) -> Result<Self, OpenError> {
-        Model::open(configuration).map(Self)
-    }
-
-    fn maintenance_signal(&self) -> &Signal {
-        self.0.maintenance_signal()
-    }
-
-    fn maintain(worker: &mut FragileWorker<'_>, now: &Now) -> bool {
-        Model::maintain(&mut worker.0, now)
-    }
-
-    fn compare_exchange_item(
-        worker: &mut FragileWorker<'_>,
-        hash: u64,
-        old: ItemRef,
-        new: Option<ItemRef>,
-    ) -> bool {
-        Model::compare_exchange_item(&mut worker.0, hash, old, new)
-    }
-}
-
-impl Worker for FragileWorker<'_> {
-    fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
+    fn get_batch(
+        model: &mut ModelWorker<'_>,
+        keys: &[Key<'_>],
+        now: &Now,
+        sink: &mut impl Sink,
+    ) -> usize {
         assert!(keys.iter().all(|key| key.bytes() != b"boom"), "a panic on purpose");
-        self.0.get_batch(keys, now, sink)
-    }
-
-    fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
-        self.0.apply(op, now, sink)
-    }
-
-    fn prefetch(&self, key: &Key<'_>) {
-        self.0.prefetch(key);
-    }
-
-    fn scan(
-        &mut self,
-        from: Cursor,
-        budget: usize,
-        visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
-    ) -> Option<Cursor> {
-        self.0.scan(from, budget, visit)
-    }
-
-    fn quiesce(&mut self) {
-        self.0.quiesce();
+        model.get_batch(keys, now, sink)
     }
 }
 
 #[test]
 fn a_worker_that_panics_ends_the_server_with_an_error() {
     let configuration = Configuration::default();
-    let server = Server::<Fragile>::open(settings(3), configuration).unwrap();
+    let server = Server::<Altered<Fragile>>::open(settings(3), configuration).unwrap();
     let port = server.tcp_port().unwrap();
     let (sender, receiver) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || sender.send(server.run()));

@@ -1,56 +1,41 @@
 //! A store that cannot answer for some keys: clients see errors, never misses, and what was refused
 //! leaves the old value.
 
+#[path = "support/altered.rs"]
+mod altered;
 mod support;
 
 use std::ops::ControlFlow;
 
-use amalgam_index::model::Model;
-use amalgam_index::{Cursor, Engine, Sink, Statistics, Store, Worker};
-use amalgam_op::{HashSeed, ItemView, Key, Now, Op, Outcome, Verb};
-use amalgam_server::Server;
+use altered::{Alteration, Altered};
+use amalgam_index::model::ModelWorker;
+use amalgam_index::{Sink, Worker};
+use amalgam_op::{Key, Now, Op, Outcome, Verb};
 use support::{Running, settings};
 
 const REFUSED: &str = "SERVER_ERROR the key's owner is unavailable; nothing was done\r\n";
 const UNKNOWN: &str = "SERVER_ERROR unknown outcome: the key's owner did not answer in time\r\n";
 
-/// The model engine, as if some keys were on other machines: a key that begins with "down" cannot
-/// be asked for, a write of a key that begins with "slow" is not answered, and a value of "full"
-/// finds no memory.
-struct Remote(Model);
+/// As if some keys were on other machines: a key that begins with "down" cannot be asked for, a
+/// write of a key that begins with "slow" is not answered, and a value of "full" finds no memory.
+struct Remote;
 
-struct RemoteWorker<'i>(<Model as Store>::Worker<'i>);
-
-impl Store for Remote {
+impl Alteration for Remote {
     const NAME: &'static str = "remote";
     const FAILED_SETS_REMOVE: bool = false;
-    type Worker<'i> = RemoteWorker<'i>;
 
-    fn worker(&self) -> RemoteWorker<'_> {
-        RemoteWorker(self.0.worker())
-    }
-
-    fn seed(&self) -> &HashSeed {
-        self.0.seed()
-    }
-
-    fn statistics(&self) -> Statistics {
-        self.0.statistics()
-    }
-
-    fn set_memory_limit(&self, bytes: usize) {
-        self.0.set_memory_limit(bytes);
-    }
-}
-
-impl Worker for RemoteWorker<'_> {
-    fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
+    fn get_batch(
+        model: &mut ModelWorker<'_>,
+        keys: &[Key<'_>],
+        now: &Now,
+        sink: &mut impl Sink,
+    ) -> usize {
         for (position, key) in keys.iter().enumerate() {
             let flow = if key.bytes().starts_with(b"down") {
                 sink.unanswered(position)
             } else {
                 let mut one = At { position, sink, flow: ControlFlow::Continue(()) };
-                self.0.get_batch(&[*key], now, &mut one);
+                model.get_batch(&[*key], now, &mut one);
                 one.flow
             };
             if flow.is_break() {
@@ -60,31 +45,14 @@ impl Worker for RemoteWorker<'_> {
         keys.len()
     }
 
-    fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+    fn apply(model: &mut ModelWorker<'_>, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
         let is_full = matches!(op.verb, Verb::Store(store) if store.value == b"full");
         match op.key.bytes() {
             [b'd', b'o', b'w', b'n', ..] => Outcome::Unavailable,
             [b's', b'l', b'o', b'w', ..] => Outcome::Unknown,
             _ if is_full => Outcome::OutOfMemory,
-            _ => self.0.apply(op, now, sink),
+            _ => model.apply(op, now, sink),
         }
-    }
-
-    fn prefetch(&self, key: &Key<'_>) {
-        self.0.prefetch(key);
-    }
-
-    fn scan(
-        &mut self,
-        from: Cursor,
-        budget: usize,
-        visit: &mut dyn FnMut(&ItemView<'_>) -> ControlFlow<()>,
-    ) -> Option<Cursor> {
-        self.0.scan(from, budget, visit)
-    }
-
-    fn quiesce(&mut self) {
-        self.0.quiesce();
     }
 }
 
@@ -108,8 +76,7 @@ impl<S: Sink> Sink for At<'_, S> {
 }
 
 fn start() -> Running {
-    let model = Model::open(&Default::default()).expect("it opens");
-    Running::of(Server::open_around(settings(1), Remote(model)).expect("it starts"))
+    Running::start_with::<Altered<Remote>>(settings(1))
 }
 
 #[test]

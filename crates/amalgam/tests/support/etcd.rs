@@ -1,32 +1,49 @@
 //! etcd as a process of a test.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{PATIENCE, temporary};
+/// How long it may take to start.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// etcd with its data in a folder of its own.
 pub struct EtcdProcess {
     pub child: Child,
+    /// Its URL for clients.
     pub endpoint: String,
     folder: PathBuf,
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr()).expect("a port").port()
 }
 
 impl EtcdProcess {
     /// None on machines without it.
     pub fn start() -> Option<Self> {
+        Self::start_with(None)
+    }
+
+    /// As [`EtcdProcess::start`]; it also listens on a port for https, with the certificate and key
+    /// in a file.
+    pub fn start_with(secured: Option<(u16, &Path)>) -> Option<Self> {
         let url = |port: u16| format!("http://127.0.0.1:{port}");
         let port = free_port();
-        let (clients, peers) = (url(port), url(free_port()));
+        let (endpoint, peers) = (url(port), url(free_port()));
+        let mut clients = endpoint.clone();
         // Of its own: one that finds another's folder waits until that ends.
-        let folder = temporary(&format!("etcd-{port}"));
-        let child = Command::new("etcd")
+        let folder = format!("amalgam-etcd-{port}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        let mut command = Command::new("etcd");
+        if let Some((port, certificate)) = secured {
+            clients += &format!(",https://127.0.0.1:{port}");
+            command.arg("--cert-file").arg(certificate).arg("--key-file").arg(certificate);
+        }
+        let child = command
             .args(["--name", "one", "--listen-client-urls", &clients])
             .args(["--advertise-client-urls", &clients, "--listen-peer-urls", &peers])
             .args(["--initial-advertise-peer-urls", &peers])
@@ -37,14 +54,18 @@ impl EtcdProcess {
             .stderr(Stdio::null())
             .spawn()
             .ok()?;
-        let etcd = Self { child, endpoint: clients, folder };
+        let etcd = Self { child, endpoint, folder };
         let begin = Instant::now();
-        let address = etcd.endpoint.trim_start_matches("http://").to_owned();
-        while TcpStream::connect(&address).is_err() {
+        while TcpStream::connect(etcd.address()).is_err() {
             assert!(begin.elapsed() < PATIENCE, "etcd does not listen");
             std::thread::sleep(Duration::from_millis(20));
         }
         Some(etcd)
+    }
+
+    /// The host and port of its URL.
+    pub fn address(&self) -> &str {
+        self.endpoint.trim_start_matches("http://")
     }
 }
 
