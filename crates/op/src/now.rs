@@ -60,14 +60,17 @@ impl Expiry {
     pub const NEVER: Self = Self(0);
 
     /// Converts an expiry as clients send it: 0 means never, a negative one is already over, one of
-    /// up to 30 days is relative, and a larger one is a Unix time.
+    /// up to 30 days is relative, and a larger one is a Unix time. What is already over was over a
+    /// second ago, so that it is for a batch that sampled its time in the second before this one,
+    /// and does not count as an item that has waited for longer.
     pub fn from_client(seconds: i64, now: &Now) -> Self {
         let at = match seconds {
             0 => return Self::NEVER,
-            i64::MIN..0 => 1,
+            i64::MIN..0 => 0,
             1..=LONGEST_RELATIVE_SECONDS => i64::from(now.seconds) + seconds,
-            _ => seconds.saturating_sub(now.epoch_unix_seconds).max(1),
+            _ => seconds.saturating_sub(now.epoch_unix_seconds),
         };
+        let at = at.max(i64::from(now.seconds) - 1).max(1);
         Self(u32::try_from(at).unwrap_or(u32::MAX))
     }
 

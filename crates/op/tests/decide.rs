@@ -34,8 +34,15 @@ enum Seen {
 
 const MONTH: i64 = 30 * 24 * 3600;
 
-/// memcached's `realtime`.
+/// memcached's `realtime`, except that what is over ended a second ago.
 fn ends(expiry: i64, now: &Now) -> u64 {
+    match realtime(expiry, now) {
+        0 => 0,
+        at => at.max(u64::from(now.seconds) - 1).max(1),
+    }
+}
+
+fn realtime(expiry: i64, now: &Now) -> u64 {
     let now_seconds = u64::from(now.seconds);
     if expiry == 0 {
         0
