@@ -1,7 +1,7 @@
 //! `amalgam cluster`: runs a node or a whole cluster on one machine, and shows a cluster's status.
 
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -427,7 +427,7 @@ where
 }
 
 fn address(text: &str, option: &str) -> anyhow::Result<SocketAddr> {
-    let mut found = text.to_socket_addrs().with_context(|| format!("{option} {text}"))?;
+    let mut found = amalgam_bench::resolve(text).with_context(|| format!("{option} {text}"))?;
     found.next().with_context(|| format!("{option} {text}: the name has no address"))
 }
 

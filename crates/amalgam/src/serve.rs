@@ -2,7 +2,7 @@
 //! with the chosen engine.
 
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -165,8 +165,8 @@ fn serve_with<E: Engine>(
     Ok(result?)
 }
 
-/// Says where the server listens: in the log, and on standard output for scripts, unless both go to
-/// the same place.
+/// Says where the server listens: in the log, and on standard output for scripts, unless the log
+/// has it in the same place.
 fn announce<E: Engine>(server: &Server<E>, engine: &str) {
     let addresses = server.addresses().join(",");
     match server.admin_address() {
@@ -176,7 +176,8 @@ fn announce<E: Engine>(server: &Server<E>, engine: &str) {
         }
         None => log::info!(engine; "listening on {addresses}"),
     }
-    if is_one_file(std::io::stdout(), std::io::stderr()) {
+    let is_logged = log::log_enabled!(log::Level::Info);
+    if is_logged && is_one_file(std::io::stdout(), std::io::stderr()) {
         return;
     }
     let mut output = std::io::stdout();
@@ -449,9 +450,7 @@ fn resolve(name: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
         }
         None => (name, port),
     };
-    let found = (host, port)
-        .to_socket_addrs()
-        .with_context(|| format!("-l {name}: the name cannot be resolved"))?;
+    let found = amalgam_bench::resolve((host, port)).with_context(|| format!("-l {name}"))?;
     Ok(found.collect())
 }
 
@@ -459,9 +458,7 @@ fn resolve(name: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
 /// statistics, so an address that other machines can reach needs `is_public`.
 pub fn admin(name: Option<&str>, is_public: bool) -> anyhow::Result<Option<SocketAddr>> {
     let Some(name) = name else { return Ok(None) };
-    let mut found = name
-        .to_socket_addrs()
-        .with_context(|| format!("--admin {name}: must be HOST:PORT, such as 127.0.0.1:9150"))?;
+    let mut found = amalgam_bench::resolve(name).with_context(|| format!("--admin {name}"))?;
     let address = found.next().with_context(|| format!("--admin {name}: no such address"))?;
     ensure!(
         address.ip().is_loopback() || is_public,

@@ -61,6 +61,9 @@ fn wrong_usage_of_every_command_ends_with_2() {
     }
 }
 
+const UNKNOWN_HOST: &str =
+    "nameless-nameless-nameless-nameless-nameless-nameless-nameless-nameless:1";
+
 #[test]
 fn what_fails_without_a_mistake_of_the_user_ends_with_1() {
     for arguments in [
@@ -68,6 +71,11 @@ fn what_fails_without_a_mistake_of_the_user_ends_with_1() {
         &["load", "--from", "127.0.0.1:1", "--to", "127.0.0.1:1"],
         &["cluster", "status", "--node", "127.0.0.1:1"],
         &["advise", "--server", "127.0.0.1:1"],
+        // No label of a host's name is as long as these.
+        &["serve", "-u", "root", "-l", UNKNOWN_HOST],
+        &["serve", "-u", "root", "--admin-public", "--admin", UNKNOWN_HOST],
+        &["top", UNKNOWN_HOST],
+        &["cluster", "dev", "--admin", UNKNOWN_HOST],
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", text(&output.stderr));

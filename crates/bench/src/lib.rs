@@ -16,4 +16,4 @@ mod usage;
 pub mod workload;
 
 pub use output::print_result;
-pub use usage::{Usage, UsageError, exit_code};
+pub use usage::{Usage, UsageError, exit_code, resolve};

@@ -1,6 +1,8 @@
 //! Errors of the command line, which end every program with the same exit code.
 
 use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 
 /// The exit code for wrong usage, the same as clap's.
@@ -25,9 +27,37 @@ impl fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
+/// The addresses of a host and port.
+///
+/// # Errors
+///
+/// A [`UsageError`] if the text has no host and port. That a name cannot be resolved is no wrong
+/// usage: the same command may succeed later.
+pub fn resolve(address: impl ToSocketAddrs) -> anyhow::Result<impl Iterator<Item = SocketAddr>> {
+    address.to_socket_addrs().map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidInput => {
+            UsageError::new("must be HOST:PORT, such as 127.0.0.1:9150").into()
+        }
+        _ => LookupError(error).into(),
+    })
+}
+
+/// A name that could not be resolved.
+#[derive(Debug)]
+struct LookupError(io::Error);
+
+impl fmt::Display for LookupError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "the name cannot be resolved: {}", self.0)
+    }
+}
+
+impl std::error::Error for LookupError {}
+
 /// Marks an error as one of the command line.
 pub trait Usage<T> {
-    /// The same result, whose error is a [`UsageError`].
+    /// The same result, whose error is a [`UsageError`], except for a name that could not be
+    /// resolved ([`resolve`]).
     ///
     /// # Errors
     ///
@@ -37,7 +67,10 @@ pub trait Usage<T> {
 
 impl<T> Usage<T> for anyhow::Result<T> {
     fn usage(self) -> anyhow::Result<T> {
-        self.map_err(|error| UsageError(format!("{error:#}")).into())
+        self.map_err(|error| match error.is::<LookupError>() {
+            true => error,
+            false => UsageError(format!("{error:#}")).into(),
+        })
     }
 }
 
@@ -70,6 +103,11 @@ mod tests {
         assert_eq!(exit_code(&wrong), ExitCode::from(2));
         assert_eq!(exit_code(&wrong.context("serve")), ExitCode::from(2));
         assert_eq!(exit_code(&anyhow::anyhow!("disk full")), ExitCode::FAILURE);
+        // No label of a name is as long.
+        let unknown = resolve(("x".repeat(64).as_str(), 1)).map(|_| ()).context("-l").usage();
+        assert_eq!(exit_code(&unknown.unwrap_err()), ExitCode::FAILURE);
+        let nameless = resolve("nowhere").map(|_| ()).context("--admin nowhere").usage();
+        assert_eq!(exit_code(&nameless.unwrap_err()), ExitCode::from(2));
         let ensured = || -> anyhow::Result<()> {
             ensure_usage!(1 > 2, "{} is not above {}", 1, 2);
             Ok(())

@@ -8,7 +8,7 @@ mod draw;
 mod text;
 
 use std::io::{IsTerminal, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use amalgam_bench::Usage;
@@ -49,8 +49,8 @@ pub struct Top {
 ///
 /// If the server does not answer the first request; later failures are shown on the screen.
 pub fn run(top: &Top) -> Result<()> {
-    let found = top.address.to_socket_addrs();
-    let mut found = found.with_context(|| format!("{}: must be HOST:PORT", top.address)).usage()?;
+    let found = amalgam_bench::resolve(&top.address);
+    let mut found = found.with_context(|| top.address.clone()).usage()?;
     let address = found.next().with_context(|| format!("{}: no such address", top.address))?;
     let status = fetch(address).with_context(|| {
         format!("no answer from {address}: is the server running with --admin {address}?")

@@ -1,6 +1,6 @@
 //! The command line of `bench server` and `bench null-server`.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 
 use anyhow::{Context, ensure};
 
@@ -154,8 +154,7 @@ impl ServerArguments {
 
 /// The first address that a name resolves to.
 pub fn address_of(target: &str) -> anyhow::Result<SocketAddr> {
-    let mut addresses =
-        target.to_socket_addrs().with_context(|| format!("'{target}' is not HOST:PORT"))?;
+    let mut addresses = crate::resolve(target).with_context(|| format!("'{target}'"))?;
     addresses.next().with_context(|| format!("'{target}' has no address"))
 }
 

@@ -58,6 +58,26 @@ pub fn open_listeners(settings: &Settings) -> io::Result<Vec<Listener>> {
             .map_err(|error| explain(error, &format!("unix socket {}", path.display())))?;
         return Ok(vec![listener]);
     }
+    until_both_families_have_it(|| open_tcp_listeners(settings))
+}
+
+/// How often the system is asked for a port until it is free for both families.
+const PORT_ATTEMPTS: usize = 16;
+
+/// Opens sockets, again if an address was in use: the port that the system chose for IPv4 may be
+/// taken for IPv6.
+fn until_both_families_have_it<T>(mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut result = open();
+    for _ in 1..PORT_ATTEMPTS {
+        match &result {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => result = open(),
+            _ => break,
+        }
+    }
+    result
+}
+
+fn open_tcp_listeners(settings: &Settings) -> io::Result<Vec<Listener>> {
     let addresses: Vec<_> = settings.listen.iter().map(|listening| listening.address).collect();
     let mut listeners: Vec<Listener> = Vec::new();
     for (position, listening) in settings.listen.iter().enumerate() {
@@ -103,6 +123,10 @@ pub fn has_no_ipv6(error: &io::Error) -> bool {
 ///
 /// If an address cannot be bound; the message names it.
 pub fn open_datagram_sockets(settings: &Settings) -> io::Result<Vec<(OwnedFd, SocketAddr)>> {
+    until_both_families_have_it(|| open_datagram_sockets_once(settings))
+}
+
+fn open_datagram_sockets_once(settings: &Settings) -> io::Result<Vec<(OwnedFd, SocketAddr)>> {
     let mut sockets: Vec<(OwnedFd, SocketAddr)> = Vec::new();
     for (position, address) in settings.listen_udp.iter().enumerate() {
         let is_other_family = is_other_family(&settings.listen_udp, position);
@@ -309,5 +333,33 @@ impl Transmit for &OwnedFd {
             ),
         };
         Ok(sent?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_one_family_lacks_is_given_up() {
+        let taken = || io::Error::from(io::ErrorKind::AddrInUse);
+        let mut tries = 0;
+        let opened = until_both_families_have_it(|| {
+            tries += 1;
+            if tries < 3 { Err(taken()) } else { Ok(tries) }
+        });
+        assert_eq!(opened.expect("the third port is free"), 3);
+        let mut tries = 0;
+        let refused = until_both_families_have_it(|| -> io::Result<()> {
+            tries += 1;
+            Err(taken())
+        });
+        assert_eq!((refused.expect_err("all are taken").kind(), tries), (taken().kind(), 16));
+        let mut tries = 0;
+        let denied = until_both_families_have_it(|| -> io::Result<()> {
+            tries += 1;
+            Err(io::ErrorKind::PermissionDenied.into())
+        });
+        assert!(denied.is_err() && tries == 1, "another port would be refused too");
     }
 }
