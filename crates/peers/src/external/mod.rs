@@ -4,7 +4,7 @@
 //! 1. A library that cannot be used is refused before anything is measured, with what is wrong.
 //! 2. Before a map is measured, another of the same library has shown that it stores, reads,
 //!    replaces and deletes, and that as many threads can enter as will.
-//! 3. Lengths that a library answers are never trusted further than the room it was given.
+//! 3. No more bytes are read from a buffer than it has, whatever length a library answers.
 
 mod interface;
 
