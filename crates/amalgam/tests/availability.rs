@@ -15,6 +15,8 @@ use support::{PATIENCE, Running, command, expect};
 const REFUSED: &str = "SERVER_ERROR the key's owner is unavailable; nothing was done";
 const UNKNOWN: &str = "SERVER_ERROR unknown outcome: the key's owner did not answer in time";
 const KEYS: usize = 300;
+/// How many of them one of three nodes may own: about a third.
+const SHARE: std::ops::Range<usize> = KEYS / 10..KEYS * 6 / 10;
 /// Longer than a request may take effect after it was sent.
 const DEADLINE: Duration = Duration::from_millis(1_100);
 
@@ -51,6 +53,23 @@ fn has_its_share(node: &Running) -> bool {
 fn signal(node: &Running, name: &str) {
     let told = Command::new("kill").args([name, &node.child.id().to_string()]).status();
     assert!(told.expect("runs").success());
+}
+
+/// Stops a node, and waits until all of its threads stand still: on a busy machine the others go on
+/// until one has taken the signal.
+fn stop(node: &Running) {
+    signal(node, "-STOP");
+    let tasks = format!("/proc/{}/task", node.child.id());
+    let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        let state = std::fs::read_to_string(task.expect("a thread").path().join("stat"));
+        // The state follows the name, which stands in brackets.
+        state.expect("a state").rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    };
+    let begin = Instant::now();
+    while !std::fs::read_dir(&tasks).expect("a process").all(is_stopped) {
+        assert!(begin.elapsed() < PATIENCE, "it does not stop");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn clients(node: &Running) -> &str {
@@ -114,7 +133,7 @@ fn a_stopped_node_costs_only_its_own_keys_and_nothing_takes_effect_late() {
         client.send(&all);
         assert!(keys.iter().all(|key| client.value_of(key, "hi")));
     }
-    signal(&nodes[2], "-STOP");
+    stop(&nodes[2]);
     // The keys of the others are answered, and the rest are errors.
     let mut lost: BTreeSet<&String> = BTreeSet::new();
     let mut client = Lines::connect(clients(&nodes[0]));
@@ -124,7 +143,7 @@ fn a_stopped_node_costs_only_its_own_keys_and_nothing_takes_effect_late() {
         assert!(lost.is_empty() || lost == failed, "always the same keys");
         lost = failed;
     }
-    assert!((1..KEYS).contains(&lost.len()), "{} of the stopped one", lost.len());
+    assert!(SHARE.contains(&lost.len()), "{} of the stopped one", lost.len());
     let one = lost.first().expect("some").as_str();
     // A get of several keys ends in the error.
     let other = keys.iter().find(|key| !lost.contains(key)).expect("some");
@@ -166,7 +185,7 @@ fn a_cache_may_answer_misses_instead() {
     for key in &keys {
         expect(clients(&nodes[0]), &format!("set {key} 0 0 2\r\nhi\r\n"), "STORED\r\n");
     }
-    signal(&nodes[2], "-STOP");
+    stop(&nodes[2]);
     let mut client = Lines::connect(clients(&nodes[0]));
     client.send(&format!("get {}\r\n", keys.join(" ")));
     let mut values = 0;
@@ -177,6 +196,5 @@ fn a_cache_may_answer_misses_instead() {
             line => assert!(line.starts_with("VALUE key"), "{line}"),
         }
     }
-    // How many the others own depends on how far the partitions had spread.
-    assert!((1..KEYS).contains(&values), "{values} found");
+    assert!(SHARE.contains(&(KEYS - values)), "{values} found");
 }

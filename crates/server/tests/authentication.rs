@@ -3,7 +3,7 @@
 mod support;
 
 use amalgam_server::{Settings, WireProtocol};
-use support::{Running, settings};
+use support::{Running, settings, wait_until};
 
 fn with_users(name: &str, protocol: WireProtocol) -> Running {
     let path = std::env::temp_dir().join(format!("amalgam-{name}-{}", std::process::id()));
@@ -39,7 +39,7 @@ fn a_failed_login_waits_and_delays_nobody_else() {
     let mut guessing = server.connect();
     // What is behind the guess waits too.
     guessing.send("set a 0 0 9\r\nann wrong\r\nset a 0 0 10\r\nann secret\r\nget b\r\n");
-    while other.stat("auth_errors") != "1" {}
+    wait_until("the guess is refused", || other.stat("auth_errors") == "1");
     guessing.0.set_nonblocking(true).unwrap();
     let early = std::io::Read::read(&mut guessing.0, &mut [0; 8]);
     assert!(early.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
@@ -47,7 +47,7 @@ fn a_failed_login_waits_and_delays_nobody_else() {
     guessing.expect("CLIENT_ERROR authentication failure\r\nSTORED\r\nEND\r\n");
     // A client that gives up during the pause is forgotten.
     server.connect().send("set a 0 0 9\r\nann wrong\r\n");
-    while other.stat("curr_connections") != "2" {}
+    wait_until("who gave up is forgotten", || other.stat("curr_connections") == "2");
 }
 
 fn packet(opcode: u8, key: &[u8], value: &[u8]) -> Vec<u8> {

@@ -138,7 +138,7 @@ fn a_refused_store_is_answered_when_its_value_has_arrived() {
         let read_all = |other: &mut support::Client<std::net::TcpStream>| {
             other.stat("bytes_read").parse::<usize>().unwrap() > before + 2_000_000
         };
-        while !read_all(&mut other) {}
+        support::wait_until("the value is read", || read_all(&mut other));
         client.0.set_nonblocking(true).unwrap();
         let early = client.0.read(&mut [0; 8]);
         assert!(early.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));

@@ -5,7 +5,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amalgam_index::model::Model;
 use amalgam_index::{Configuration, Engine, Store};
@@ -161,6 +161,15 @@ impl<S: Read + Write> Client<S> {
         let start = format!("STAT {name} ");
         let value = text.lines().find_map(|line| line.strip_prefix(&start));
         value.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
+    }
+}
+
+/// Waits until something is so.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
