@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod etcd;
+pub mod hostile;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
