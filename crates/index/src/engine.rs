@@ -153,8 +153,8 @@ pub trait Sink {
         self.miss(position)
     }
 
-    /// `position` could not be read, which only a store that stands for other machines says. To
-    /// whoever does not distinguish it, that is a miss.
+    /// The key at `position` could not be read. Only a store that forwards to other machines calls
+    /// this; by default it is reported as a miss.
     fn unanswered(&mut self, position: usize) -> ControlFlow<()> {
         self.miss(position)
     }

@@ -35,8 +35,9 @@ use crate::silence::{Deadlines, SilentNodes};
 
 /// Memory of a worker for the owners of keys, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
-/// Keys of a batch that are requested at a time.
-const BATCH_KEYS: usize = 1_024;
+/// Keys of a batch that are requested at a time: a worker holds their values before it answers the
+/// first, however long they are.
+const BATCH_KEYS: usize = 128;
 /// Time after which an operation is given up, in milliseconds.
 const OPERATION_MS: u64 = 1_000;
 /// Silence after which a node that owes answers counts as silent, in milliseconds.

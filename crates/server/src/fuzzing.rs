@@ -1,4 +1,5 @@
-//! Doors for fuzz targets and tests to what programs reach only through sockets and files.
+//! Entry points for fuzz targets and tests into what programs reach only through sockets and
+//! files.
 
 use std::io;
 use std::net::SocketAddr;

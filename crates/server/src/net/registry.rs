@@ -20,7 +20,7 @@ pub enum ConnectionActivity {
     ReceivesValue = 1,
     /// Is a watcher.
     Watches = 2,
-    /// Has to read what it was answered.
+    /// Its answer waits for the client to read it.
     SendsAnswer = 3,
 }
 
@@ -30,8 +30,8 @@ pub enum ConnectionActivity {
 pub enum Closable {
     /// Those that received and sent nothing for [`PATIENCE_SECONDS`].
     Idle,
-    /// Those too that have held memory for as long and moved less than [`SLOW_BYTES_PER_SECOND`] in
-    /// that time.
+    /// [`Self::Idle`] ones, and those that have held memory for more than [`PATIENCE_SECONDS`] and
+    /// moved less than [`SLOW_BYTES_PER_SECOND`] since then.
     Slow,
     /// All that hold memory.
     All,
@@ -146,7 +146,7 @@ impl ConnectionInfo {
     /// Whether the connection may be closed for the sake of the others' memory.
     fn qualifies(&self, closable: Closable, seconds: u32) -> bool {
         let held_seconds = seconds.saturating_sub(self.held_since.load(Ordering::Relaxed));
-        // The worker may count on between the two loads.
+        // The worker may increment the count between the two loads; hence saturating.
         let before = self.moved_before.load(Ordering::Relaxed);
         let moved = self.moved_bytes.load(Ordering::Relaxed).saturating_sub(before);
         let is_idle = self.idle_seconds(seconds) > PATIENCE_SECONDS;
@@ -174,7 +174,7 @@ impl ConnectionInfo {
 
     /// Records that this many bytes were received. Requires: as [`ConnectionInfo::note_held`].
     pub fn note_received(&self, bytes: u64, seconds: u32) {
-        // Relaxed, as everywhere in this module: numbers for people, which order nothing.
+        // Relaxed: no other memory is read in the belief that this store came before.
         self.active_seconds.store(seconds, Ordering::Relaxed);
         self.count_moved(bytes);
     }

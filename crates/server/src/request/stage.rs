@@ -34,7 +34,8 @@ pub struct LeftOut(u32);
 impl LeftOut {
     const IS_PARTIAL: u32 = 1 << 31;
 
-    /// Of a request of which this many keys were answered.
+    /// `answered` keys of the request were answered before; `is_partial` if more keys follow in a
+    /// later batch.
     pub fn new(answered: usize, is_partial: bool) -> Self {
         Self(answered as u32 | if is_partial { Self::IS_PARTIAL } else { 0 })
     }

@@ -304,10 +304,14 @@ impl<S: Store> ServerState<S> {
     }
 
     /// Closes connections if the buffers lack memory: see [`ConnectionRegistry::close_slowest`].
-    /// Any that holds some where the buffers exceed their limit, or values that wait to be sent
-    /// take half of the store; only slow ones where both together exceed the limit or a value was
-    /// just refused for lack of memory; only idle ones above half of the limit. All but the first
-    /// is checked once a second. `seconds` is the current time.
+    ///
+    /// 1. Any connection that holds memory, if the buffers exceed their limit, or values that wait
+    ///    to be sent take half of the store.
+    /// 2. Slow ones, if both together exceed the limit, or a value was just refused for lack of
+    ///    memory.
+    /// 3. Idle ones, above half of the limit.
+    ///
+    /// The last two are checked once a second. `seconds` is the current time.
     pub fn relieve_buffers(&self, has_refused: bool, seconds: u32) {
         let (held, limit) = (self.held_bytes(), self.buffers.limit_bytes());
         let closing = self.registry.closing_bytes();
