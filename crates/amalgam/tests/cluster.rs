@@ -196,7 +196,8 @@ fn nodes_meet_in_etcd_and_stop_without_it() {
     assert!(told.expect("runs").success() && fourth.child.wait().expect("ends").success());
     wait_for(&|parts| parts.len() == 3 && parts.iter().sum::<u64>() == 4_095);
     everything();
-    // One that dies is none after its lease; under its name it is the same node in another incarnation.
+    // One that dies is none after its lease; under its name it is the same node, in another
+    // incarnation.
     nodes[2].kill();
     let again = node("three", Some(&token_file));
     let (status_of, mut lives) = (nodes[0].nodes[0].0.clone(), String::new());

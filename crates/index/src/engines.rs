@@ -2,8 +2,8 @@
 //!
 //! To add an engine, write a folder next to this file, a line in [`for_each_engine!`] and a page in
 //! `docs/`. A line is a module name for tests, the type, what the engine is, and what to choose it
-//! for. The name that `--engine` takes is the type's [`Store::NAME`]. CONTRIBUTING.md ("Where things
-//! go") has the lists that need its name too.
+//! for. The name that `--engine` takes is the type's [`Store::NAME`]. CONTRIBUTING.md
+//! ("Where things go") has the lists that need its name too.
 
 use crate::{Engine, Store};
 
