@@ -41,6 +41,9 @@ use result::Measured;
 ///
 /// If an argument is invalid, or the trace cannot be read, or no engine runs at the limit.
 pub fn run(arguments: &AdviseArguments) -> anyhow::Result<()> {
+    // Before a server is watched for half a minute.
+    arguments.check().usage()?;
+    arguments.entries().usage()?;
     let source = Source::open(arguments)?;
     let (rows, advice) = advise(arguments, &source)?;
     if let Some(path) = &arguments.svg {

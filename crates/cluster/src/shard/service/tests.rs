@@ -143,8 +143,8 @@ fn reads_of_a_request_see_its_earlier_writes() {
 fn a_reply_is_bounded_in_bytes() {
     let index = model();
     let mut caller = caller(&index);
-    caller.call(ALICE, Action::Create(vec![1; MAX_CHUNK_BYTES])).expect("created");
-    let most = REPLY_BYTES_MAX / MAX_CHUNK_BYTES;
+    caller.call(ALICE, Action::Create(vec![1; MAX_CHUNK_BYTES / 2])).expect("created");
+    let most = 2 * REPLY_BYTES_MAX / MAX_CHUNK_BYTES;
     for is_batch in [true, false] {
         let operation = |place: u64| {
             // A write between two reads keeps them from being one batch.
