@@ -196,12 +196,20 @@ impl Storage for LogWriter {
             Command::Create { segment: new, .. } => new == segment,
             Command::Write { .. } | Command::Sync => false,
         };
-        if self.pending.iter().any(is_new) {
+        let wanted = u64::from(offset)..u64::from(offset) + bytes.len() as u64;
+        let has_all = |command: &Arc<Command>| match &**command {
+            Command::Write { segment: other, offset: at, bytes } => {
+                let (begin, end) = (u64::from(*at), u64::from(*at) + bytes.len() as u64);
+                *other == segment && begin <= wanted.start && wanted.end <= end
+            }
+            Command::Create { .. } | Command::Sync => false,
+        };
+        // A disk that hangs is not asked for what still waits to be written.
+        if self.pending.iter().any(|command| is_new(command) || has_all(command)) {
             bytes.fill(0);
         } else {
             self.reader.read(segment, offset, bytes)?;
         }
-        let wanted = u64::from(offset)..u64::from(offset) + bytes.len() as u64;
         for command in &self.pending {
             let Command::Write { segment: other, offset: at, bytes: written } = &**command else {
                 continue;
