@@ -45,6 +45,10 @@ pub struct Options {
     /// client certificates) or mtls: (client certificates required); proto[NAME]: (ascii, binary or
     /// negotiating); tag[NAME]: or tag_NAME_: (ignored) [default: all addresses]
     #[arg(short = 'l', long, value_name = "ADDR")]
+    #[allow(
+        rustdoc::broken_intra_doc_links,
+        reason = "the text is help, where brackets are brackets"
+    )]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listen: Vec<String>,
     /// Run as a daemon

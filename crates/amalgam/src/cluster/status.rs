@@ -123,7 +123,7 @@ fn line(
     }
 }
 
-/// What [`line`] shows, by names that do not change.
+/// What [`line()`] shows, by names that do not change.
 fn object(
     peer: &Peer,
     address: &str,
