@@ -10,7 +10,7 @@ pub const MOVES_MAX: usize = 64;
 /// Ids in a move of chunks at most: as many as a range may hold.
 const MOVE_IDS_MAX: u64 = 2_000_000;
 /// Chunks in transit; None for a chunk that was deleted meanwhile. Named items travel as the bytes
-/// of a [`MovingItem`], deleted ones too.
+/// of a [`crate::chunks::MovingItem`], deleted ones too.
 pub type Page = Vec<(ChunkId, Option<Vec<u8>>)>;
 
 /// A message between the source and the target of a move. `number` is the source's number of the
