@@ -9,6 +9,7 @@ use crate::overlay::Peer;
 pub const MOVES_MAX: usize = 64;
 /// Ids in a move of chunks at most: as many as a range may hold.
 const MOVE_IDS_MAX: u64 = 2_000_000;
+
 /// Chunks in transit; None for a chunk that was deleted meanwhile. Named items travel as the bytes
 /// of a [`crate::chunks::MovingItem`], deleted ones too.
 pub type Page = Vec<(ChunkId, Option<Vec<u8>>)>;
