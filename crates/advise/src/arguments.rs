@@ -7,7 +7,7 @@ use amalgam_index::Configuration;
 use anyhow::ensure;
 
 use super::Source;
-use super::replay::{Entry, Limit, candidates};
+use super::replay::{ENGINES, Entry, Limit};
 use amalgam_bench::measure::{parse_count, parse_size};
 
 /// Replays the requests that a server got on every engine, and recommends one.
@@ -92,18 +92,18 @@ impl AdviseArguments {
 
     /// The engines that the command line asks for.
     pub(super) fn entries(&self) -> anyhow::Result<Vec<Entry>> {
-        let names: Vec<_> = candidates().map(|entry| entry.0).collect();
+        let names: Vec<_> = ENGINES.iter().map(|entry| entry.0).collect();
         let unknown = self.engine.iter().find(|name| !names.contains(&name.as_str()));
         ensure!(
             unknown.is_none(),
-            "there is no engine '{}' that serves: choose among {}",
+            "there is no engine '{}': choose among {}",
             unknown.map_or("", String::as_str),
             names.join(", ")
         );
         let is_wanted = |entry: &&Entry| {
             self.engine.is_empty() || self.engine.iter().any(|name| name == entry.0)
         };
-        Ok(candidates().filter(is_wanted).copied().collect())
+        Ok(ENGINES.iter().filter(is_wanted).copied().collect())
     }
 
     /// The configuration of each engine, which is a server's.

@@ -134,7 +134,7 @@ pub fn advise(arguments: &AdviseArguments, source: &Source) -> anyhow::Result<(V
     let configuration = arguments.configuration(source).usage()?;
     let dealt = source.trace.deal(source.threads, arguments.batch);
     let dealt: Vec<_> = dealt.into_iter().filter(|trace| trace.requests() > 0).collect();
-    let orders = replay::Orders {
+    let plan = replay::Plan {
         dealt: &dealt,
         batch: arguments.batch,
         period_seconds: source.trace.seconds().saturating_add(1),
@@ -155,14 +155,14 @@ pub fn advise(arguments: &AdviseArguments, source: &Source) -> anyhow::Result<(V
     let limit = arguments.round_limit();
     for round in 0..arguments.rounds {
         for contest in &mut contests {
-            contest.round(&configuration, &orders, limit, keeps);
+            contest.round(&configuration, &plan, limit, keeps);
             if let Some(rate) = contest.measured.rates.last() {
                 eprintln!("round {}: {:<11} {:>8.3} M/s", round + 1, contest.entry.0, rate / 1e6);
             }
         }
     }
     for contest in &mut contests {
-        contest.timed_pass(&configuration, &orders, arguments.timed, keeps);
+        contest.timed_pass(&configuration, &plan, arguments.timed, keeps);
     }
     let row = |contest: &Contest| {
         Row::new(contest.entry.0, &contest.measured, arguments, source, summary)
@@ -189,7 +189,7 @@ impl Contest {
     fn mount(
         &mut self,
         configuration: &amalgam_index::Configuration,
-        orders: &replay::Orders<'_>,
+        plan: &replay::Plan<'_>,
     ) -> Option<&mut Box<dyn Replay>> {
         if self.measured.problem.is_some() {
             return None;
@@ -197,7 +197,7 @@ impl Contest {
         if self.replay.is_none() {
             match (self.entry.1)(configuration) {
                 Ok(mut replay) => {
-                    replay.run(orders, replay::Limit::OnePass, false);
+                    replay.run(plan, replay::Limit::OnePass, false);
                     self.replay = Some(replay);
                 }
                 Err(problem) => {
@@ -212,12 +212,12 @@ impl Contest {
     fn round(
         &mut self,
         configuration: &amalgam_index::Configuration,
-        orders: &replay::Orders<'_>,
+        plan: &replay::Plan<'_>,
         limit: replay::Limit,
         keeps: bool,
     ) {
-        let Some(replay) = self.mount(configuration, orders) else { return };
-        let round = replay.run(orders, limit, false);
+        let Some(replay) = self.mount(configuration, plan) else { return };
+        let round = replay.run(plan, limit, false);
         let statistics = replay.statistics();
         self.measured.add(&round, statistics);
         if !keeps {
@@ -228,12 +228,12 @@ impl Contest {
     fn timed_pass(
         &mut self,
         configuration: &amalgam_index::Configuration,
-        orders: &replay::Orders<'_>,
+        plan: &replay::Plan<'_>,
         operations: u64,
         keeps: bool,
     ) {
-        let Some(replay) = self.mount(configuration, orders) else { return };
-        let round = replay.run(orders, replay::Limit::Requests(operations), true);
+        let Some(replay) = self.mount(configuration, plan) else { return };
+        let round = replay.run(plan, replay::Limit::Requests(operations), true);
         self.measured.timing = round.timing;
         if !keeps {
             self.replay = None;

@@ -5,13 +5,12 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use amalgam_index::model::Model;
 use amalgam_index::{
     Configuration, Engine, Found, Sink, Statistics, Worker, for_each_engine, maintenance,
 };
 use amalgam_op::{Delete, HashSeed, Key, Now, Op, Outcome, Store, StoreMode, Verb};
 
-use crate::trace::{Deed, Request, Requests, Trace};
+use crate::trace::{Request, RequestKind, Requests, Trace};
 use amalgam_bench::driver::{beside_maintenance, joined};
 use amalgam_bench::measure::{Timing, allowed_cores, pin_to};
 use amalgam_bench::target::{ReadSink, ReadSinkOfWrites};
@@ -25,16 +24,11 @@ macro_rules! entries {
     };
 }
 
-/// All engines, including the oracle.
-const ENGINES: &[Entry] = for_each_engine!(entries);
-
-/// The engines that can be recommended: all except the oracle.
-pub fn candidates() -> impl Iterator<Item = &'static Entry> {
-    ENGINES.iter().filter(|(name, _)| *name != <Model as amalgam_index::Store>::NAME)
-}
+/// The engines that can be recommended.
+pub const ENGINES: &[Entry] = for_each_engine!(entries);
 
 fn open<I: Engine>(configuration: &Configuration) -> anyhow::Result<Box<dyn Replay>> {
-    Ok(Box::new(Replayed { index: I::open(configuration)?, places: Vec::new() }))
+    Ok(Box::new(Replayed { index: I::open(configuration)?, positions: Vec::new() }))
 }
 
 /// Batches between two checks of the stop flag.
@@ -47,7 +41,7 @@ const FIRST_SECOND: u32 = 1;
 const LAST_SECOND: u32 = 1 << 31;
 
 /// What a round replays, and how.
-pub struct Orders<'o> {
+pub struct Plan<'o> {
     /// One trace for each thread.
     pub dealt: &'o [Trace],
     /// Requests in a batch.
@@ -89,7 +83,7 @@ pub struct Round {
 /// An open engine of any type. The virtual call happens once a round.
 pub trait Replay {
     /// Replays the trace from where the last round ended.
-    fn run(&mut self, orders: &Orders<'_>, limit: Limit, is_timed: bool) -> Round;
+    fn run(&mut self, plan: &Plan<'_>, limit: Limit, is_timed: bool) -> Round;
 
     /// The engine's own statistics.
     fn statistics(&self) -> Statistics;
@@ -98,40 +92,40 @@ pub trait Replay {
 /// An engine, and each thread's position in its trace.
 struct Replayed<I> {
     index: I,
-    places: Vec<Place>,
+    positions: Vec<Position>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct Position {
     /// The requests of the present pass that are done.
     done: u64,
     passes: u32,
 }
 
 impl<I: Engine> Replay for Replayed<I> {
-    fn run(&mut self, orders: &Orders<'_>, limit: Limit, is_timed: bool) -> Round {
-        let Self { index, places } = self;
+    fn run(&mut self, plan: &Plan<'_>, limit: Limit, is_timed: bool) -> Round {
+        let Self { index, positions } = self;
         let index = &*index;
-        places.resize(orders.dealt.len(), Place::default());
+        positions.resize(plan.dealt.len(), Position::default());
         let shared = Shared {
-            orders,
+            plan,
             limit,
             is_timed,
             stop: AtomicBool::new(false),
             second: AtomicU32::new(FIRST_SECOND),
-            barrier: Barrier::new(orders.dealt.len() + 1),
+            barrier: Barrier::new(plan.dealt.len() + 1),
         };
         let shared = &shared;
         let now = || Now::at(shared.second.load(Ordering::Relaxed));
-        let threads = orders.dealt.len();
+        let threads = plan.dealt.len();
         let maintain = |stop: &AtomicBool| maintenance::run(index, now, stop);
         let wake = || index.maintenance_signal().raise();
         beside_maintenance(threads, maintain, wake, || {
             std::thread::scope(|scope| {
-                let spawn = |(number, (trace, place))| {
-                    scope.spawn(move || Player::new(index, shared, trace, place).play(number))
+                let spawn = |(number, (trace, position))| {
+                    scope.spawn(move || Player::new(index, shared, trace, position).play(number))
                 };
-                let each = orders.dealt.iter().zip(places.iter_mut()).enumerate();
+                let each = plan.dealt.iter().zip(positions.iter_mut()).enumerate();
                 let threads: Vec<_> = each.map(spawn).collect();
                 shared.barrier.wait();
                 if let Limit::Time(time) = limit {
@@ -166,7 +160,7 @@ impl Round {
 
 /// The state that the threads of a round share.
 struct Shared<'o> {
-    orders: &'o Orders<'o>,
+    plan: &'o Plan<'o>,
     limit: Limit,
     is_timed: bool,
     stop: AtomicBool,
@@ -181,7 +175,7 @@ struct Player<'t, I: Engine + 't> {
     seed: &'t HashSeed,
     shared: &'t Shared<'t>,
     trace: &'t Trace,
-    place: &'t mut Place,
+    position: &'t mut Position,
     requests: Requests<'t>,
     now: Now,
     sink: MissSink,
@@ -195,18 +189,23 @@ struct Player<'t, I: Engine + 't> {
 }
 
 impl<'t, I: Engine> Player<'t, I> {
-    fn new(index: &'t I, shared: &'t Shared<'t>, trace: &'t Trace, place: &'t mut Place) -> Self {
+    fn new(
+        index: &'t I,
+        shared: &'t Shared<'t>,
+        trace: &'t Trace,
+        position: &'t mut Position,
+    ) -> Self {
         let mut requests = trace.iter();
-        if place.done > 0 {
-            requests.nth(place.done as usize - 1);
+        if position.done > 0 {
+            requests.nth(position.done as usize - 1);
         }
-        let longest = shared.orders.largest_value_bytes;
+        let longest = shared.plan.largest_value_bytes;
         Self {
             worker: index.worker(),
             seed: index.seed(),
             shared,
             trace,
-            place,
+            position,
             requests,
             now: Now::at(FIRST_SECOND),
             sink: MissSink { reads: ReadSink::new(longest), misses: Vec::new() },
@@ -257,12 +256,12 @@ impl<'t, I: Engine> Player<'t, I> {
 
     /// The time of the next request, which goes on growing when the trace starts over.
     fn time(&mut self) -> Now {
-        if self.place.done == self.trace.requests() {
+        if self.position.done == self.trace.requests() {
             self.requests = self.trace.iter();
-            *self.place = Place { done: 0, passes: self.place.passes.wrapping_add(1) };
+            *self.position = Position { done: 0, passes: self.position.passes.wrapping_add(1) };
         }
         let next = self.requests.clone().next().map_or(0, |request| request.second);
-        let begin = u64::from(self.place.passes) * u64::from(self.shared.orders.period_seconds);
+        let begin = u64::from(self.position.passes) * u64::from(self.shared.plan.period_seconds);
         let second = (begin + u64::from(next)) % u64::from(LAST_SECOND - FIRST_SECOND);
         let second = second as u32 + FIRST_SECOND;
         if second != self.now.seconds {
@@ -277,10 +276,10 @@ impl<'t, I: Engine> Player<'t, I> {
         self.keys.clear();
         self.reads.clear();
         self.writes.clear();
-        for request in self.requests.by_ref().take(self.shared.orders.batch) {
+        for request in self.requests.by_ref().take(self.shared.plan.batch) {
             let key = Key::new(request.key, self.seed);
-            match request.deed {
-                Deed::Read { .. } => {
+            match request.kind {
+                RequestKind::Read { .. } => {
                     self.keys.push(key);
                     self.reads.push(request);
                 }
@@ -300,19 +299,19 @@ impl<'t, I: Engine> Player<'t, I> {
         // A client that misses stores the item.
         while let Some(position) = self.sink.misses.pop() {
             let request = self.reads[position];
-            if request.deed == (Deed::Read { fills: true }) {
+            if request.kind == (RequestKind::Read { fills: true }) {
                 self.write(&request);
             }
         }
         let count = (self.reads.len() + self.writes.len()) as u64;
         self.round.reads += self.reads.len() as u64;
-        self.place.done += count;
+        self.position.done += count;
         count
     }
 
     fn write(&mut self, request: &Request<'t>) {
         let key = Key::new(request.key, self.seed);
-        let verb = if request.deed == Deed::Delete {
+        let verb = if request.kind == RequestKind::Delete {
             Verb::Delete(Delete::default())
         } else {
             let value = &self.value[..request.value_bytes as usize];

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use amalgam_advise::trace::{Deed, Request, capture, read};
+use amalgam_advise::trace::{Request, RequestKind, capture, read};
 use amalgam_advise::{Advice, AdviseArguments, Row, Source, advise, draw, table};
 use amalgam_bench::trace::{TraceArguments, write};
 use amalgam_index::Configuration;
@@ -115,7 +115,8 @@ fn a_running_server_is_watched() {
     assert_eq!(trace.requests(), 100);
     assert!(trace.iter().all(|request| request.key == b"a%20b" && request.value_bytes == 3));
     let ends = |request: &Request<'_>| request.ttl_seconds > 0 && request.ttl_seconds <= 61;
-    let stores: Vec<_> = trace.iter().filter(|request| request.deed == Deed::Store).collect();
+    let stores: Vec<_> =
+        trace.iter().filter(|request| request.kind == RequestKind::Store).collect();
     // Half of the lines: the lookup that is part of a store is not a read.
     assert!(stores.len() >= 45 && stores.iter().all(ends), "{:?}", trace.iter().nth(50));
     let again = read(&copy[..], 1000).expect("what was kept can be read again").trace;

@@ -4,6 +4,8 @@
 //! `docs/`. A line is a module name for tests, the type, what the engine is, and what to choose it
 //! for. The name that `--engine` takes is the type's [`Store::NAME`]. CONTRIBUTING.md
 //! ("Where things go") has the lists that need its name too.
+//!
+//! The oracle, [`crate::model`], is none of them: it serves nobody, and is not part of the product.
 
 use crate::{Engine, Store};
 
@@ -42,9 +44,6 @@ macro_rules! for_each_engine {
             pipeline: $crate::pipeline::Pipeline,
                 "fixed buckets, keys striped over lines, as in hardware",
                 "the same work for every request; trusted clients, short keys";
-            model: $crate::model::Model,
-                "the oracle: one lock, slow and obvious",
-                "nothing but comparing answers: one map behind one lock";
         }
     };
 }

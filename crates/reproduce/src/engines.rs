@@ -9,6 +9,7 @@ use amalgam_index::hotring::{
 };
 use amalgam_index::memc3::{Memc3, Memc3Engine, Only, Standard};
 use amalgam_index::mercury::{MercuryNoLock, MercuryPthread};
+use amalgam_index::model::Model;
 use amalgam_index::pipeline::{Pipeline, PipelineEngine};
 use amalgam_index::{Configuration, Store, for_each_engine};
 
@@ -22,6 +23,7 @@ macro_rules! entries {
                 variants: variants_of(<$engine as Store>::NAME),
                 ..entry::<EngineTarget<$engine>>(<$engine as Store>::NAME, $about)
             },)+
+            entry::<EngineTarget<Model>>("model", "the oracle: one map behind one lock"),
             entry::<EngineTarget<MercuryPthread>>(
                 "mercury-pthread",
                 "Mercury with a pthread mutex a bucket",

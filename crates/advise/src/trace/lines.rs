@@ -5,7 +5,7 @@ use std::io::{BufRead, Read};
 use amalgam_op::MAX_KEY_BYTES;
 use anyhow::{Context, bail};
 
-use super::{Deed, LONGEST_VALUE_BYTES, Request, Trace, UNKNOWN};
+use super::{LONGEST_VALUE_BYTES, Request, RequestKind, Trace, UNKNOWN};
 
 /// The longest line that can be valid, in bytes: a key takes at most 750 bytes of a URI.
 const LONGEST_LINE_BYTES: u64 = 4096;
@@ -36,7 +36,14 @@ pub struct Reading {
 /// A parsed line.
 enum Line<'l> {
     /// A request, with its time in seconds and its key as the line has it (URI-encoded or not).
-    Request { time: f64, key: &'l [u8], is_encoded: bool, deed: Deed, value_bytes: u32, ttl: u32 },
+    Request {
+        time: f64,
+        key: &'l [u8],
+        is_encoded: bool,
+        kind: RequestKind,
+        value_bytes: u32,
+        ttl: u32,
+    },
     /// The server left out N lines.
     Skipped(u64),
     /// A line that a trace can ignore.
@@ -99,8 +106,8 @@ impl Reader {
     fn take_now(&mut self, line: &[u8]) {
         self.lines += 1;
         let is_understood = match parse(line) {
-            Some(Line::Request { time, key, is_encoded, deed, value_bytes, ttl }) => {
-                self.add(time, key, is_encoded, deed, value_bytes, ttl)
+            Some(Line::Request { time, key, is_encoded, kind, value_bytes, ttl }) => {
+                self.add(time, key, is_encoded, kind, value_bytes, ttl)
             }
             Some(Line::Skipped(lines)) => {
                 self.reading.skipped = self.reading.skipped.saturating_add(lines);
@@ -125,7 +132,7 @@ impl Reader {
         time: f64,
         key: &[u8],
         is_encoded: bool,
-        deed: Deed,
+        kind: RequestKind,
         value_bytes: u32,
         ttl: u32,
     ) -> Option<()> {
@@ -142,7 +149,7 @@ impl Reader {
         let second = (time - first).clamp(0.0, LONGEST_SECONDS) as u32;
         let ttl_seconds = ttl.min(LONGEST_TTL_SECONDS);
         let key = &self.key;
-        self.reading.trace.push_raw(&Request { key, deed, value_bytes, ttl_seconds, second });
+        self.reading.trace.push_raw(&Request { key, kind, value_bytes, ttl_seconds, second });
         Some(())
     }
 
@@ -199,22 +206,24 @@ fn is_look_of(read: &[u8], store: &[u8]) -> bool {
 fn watched(line: &[u8]) -> Option<Line<'_>> {
     let field = |name: &str| field(line, name.as_bytes());
     let length = || field("size").map_or(Some(UNKNOWN), value_bytes);
-    let (deed, value_bytes, ttl) = match field("type")? {
-        b"item_get" if field("status")? == b"found" => (Deed::Read { fills: true }, length()?, 0),
-        b"item_get" => (Deed::Read { fills: false }, UNKNOWN, 0),
+    let (kind, value_bytes, ttl) = match field("type")? {
+        b"item_get" if field("status")? == b"found" => {
+            (RequestKind::Read { fills: true }, length()?, 0)
+        }
+        b"item_get" => (RequestKind::Read { fills: false }, UNKNOWN, 0),
         b"item_store" if field("status")? == b"stored" => {
             // A negative time to live expires the item at once, so the store is a deletion.
             let ttl = field("ttl").map_or(Some(0), |ttl| match ttl.strip_prefix(b"-") {
                 Some(_) => Some(0),
                 None => number(ttl),
             })?;
-            (Deed::Store, length()?, u32::try_from(ttl).unwrap_or(u32::MAX))
+            (RequestKind::Store, length()?, u32::try_from(ttl).unwrap_or(u32::MAX))
         }
-        b"deleted" => (Deed::Delete, 0, 0),
+        b"deleted" => (RequestKind::Delete, 0, 0),
         _ => return Some(Line::Other),
     };
     let (time, key) = (seconds(field("ts")?)?, field("key")?);
-    Some(Line::Request { time, key, is_encoded: true, deed, value_bytes, ttl })
+    Some(Line::Request { time, key, is_encoded: true, kind, value_bytes, ttl })
 }
 
 /// Parses a line of comma-separated values. A key may contain commas itself.
@@ -226,18 +235,18 @@ fn separated(line: &[u8]) -> Option<Line<'_>> {
     let columns: Vec<_> = rest.split(|byte| *byte == b',').collect();
     let (length, command, ttl) = (columns[1], columns[3], columns[4]);
     let length = value_bytes(length)?;
-    let (deed, value_bytes) = match command {
+    let (kind, value_bytes) = match command {
         b"get" | b"gets" | b"gat" => {
-            (Deed::Read { fills: true }, if length == 0 { UNKNOWN } else { length })
+            (RequestKind::Read { fills: true }, if length == 0 { UNKNOWN } else { length })
         }
         b"set" | b"add" | b"replace" | b"cas" | b"append" | b"prepend" | b"incr" | b"decr" => {
-            (Deed::Store, length)
+            (RequestKind::Store, length)
         }
-        b"delete" => (Deed::Delete, 0),
+        b"delete" => (RequestKind::Delete, 0),
         _ => return None,
     };
     let ttl = u32::try_from(number(ttl)?).unwrap_or(u32::MAX);
-    Some(Line::Request { time: seconds(time)?, key, is_encoded: false, deed, value_bytes, ttl })
+    Some(Line::Request { time: seconds(time)?, key, is_encoded: false, kind, value_bytes, ttl })
 }
 
 fn value_bytes(text: &[u8]) -> Option<u32> {
@@ -276,11 +285,11 @@ mod tests {
 
     use super::*;
 
-    fn requests(text: &str) -> Vec<(String, Deed, u32, u32, u32)> {
+    fn requests(text: &str) -> Vec<(String, RequestKind, u32, u32, u32)> {
         let reading = read(text.as_bytes(), 100).expect("requests");
         let tell = |request: Request<'_>| {
             let key = String::from_utf8_lossy(request.key).into_owned();
-            (key, request.deed, request.value_bytes, request.ttl_seconds, request.second)
+            (key, request.kind, request.value_bytes, request.ttl_seconds, request.second)
         };
         reading.trace.iter().map(tell).collect()
     }
@@ -304,10 +313,10 @@ mod tests {
         assert_eq!(
             found,
             [
-                (key(), Deed::Read { fills: false }, 5, 0, 0),
-                (key(), Deed::Store, 5, 60, 0),
-                (key(), Deed::Read { fills: true }, 5, 0, 2),
-                (key(), Deed::Delete, 0, 0, 4),
+                (key(), RequestKind::Read { fills: false }, 5, 0, 0),
+                (key(), RequestKind::Store, 5, 60, 0),
+                (key(), RequestKind::Read { fills: true }, 5, 0, 2),
+                (key(), RequestKind::Delete, 0, 0, 4),
             ]
         );
     }
@@ -321,10 +330,10 @@ mod tests {
         assert_eq!(
             found,
             [
-                ("a".to_owned(), Deed::Store, 100, 300, 0),
-                ("b".to_owned(), Deed::Read { fills: true }, 54, 0, 0),
-                ("x,y".to_owned(), Deed::Read { fills: true }, 8, 0, 2),
-                ("a".to_owned(), Deed::Delete, 0, 0, 2),
+                ("a".to_owned(), RequestKind::Store, 100, 300, 0),
+                ("b".to_owned(), RequestKind::Read { fills: true }, 54, 0, 0),
+                ("x,y".to_owned(), RequestKind::Read { fills: true }, 8, 0, 2),
+                ("a".to_owned(), RequestKind::Delete, 0, 0, 2),
             ]
         );
     }

@@ -23,7 +23,7 @@ pub const LONGEST_VALUE_BYTES: u32 = 64 << 20;
 
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum RequestKind {
     /// A read. A client stores what it misses, unless the trace itself has that store because the
     /// read missed when the trace was taken.
     Read {
@@ -42,7 +42,7 @@ pub struct Request<'t> {
     /// The key, at most [`MAX_KEY_BYTES`] long.
     pub key: &'t [u8],
     /// The kind of the request.
-    pub deed: Deed,
+    pub kind: RequestKind,
     /// Length of the value in bytes, at most [`LONGEST_VALUE_BYTES`]; 0 for a deletion.
     pub value_bytes: u32,
     /// Time to live of a stored item in seconds; 0 means that it never expires.
@@ -86,12 +86,12 @@ impl Trace {
     }
 
     fn push_raw(&mut self, request: &Request<'_>) {
-        let deed = match request.deed {
-            Deed::Read { fills } => u8::from(fills),
-            Deed::Store => 2,
-            Deed::Delete => 3,
+        let kind = match request.kind {
+            RequestKind::Read { fills } => u8::from(fills),
+            RequestKind::Store => 2,
+            RequestKind::Delete => 3,
         };
-        self.bytes.extend([deed, request.key.len() as u8]);
+        self.bytes.extend([kind, request.key.len() as u8]);
         for number in [request.value_bytes, request.ttl_seconds, request.second] {
             self.bytes.extend(number.to_le_bytes());
         }
@@ -142,7 +142,7 @@ impl Trace {
         let mut value_bytes = 0;
         for request in self.iter() {
             *counts.entry(request.key).or_default() += 1;
-            summary.reads += u64::from(matches!(request.deed, Deed::Read { .. }));
+            summary.reads += u64::from(matches!(request.kind, RequestKind::Read { .. }));
             value_bytes += u64::from(request.value_bytes);
         }
         let all = self.requests.max(1) as f64;
@@ -160,7 +160,7 @@ impl Trace {
         let mut lengths = HashMap::new();
         let (mut sum, mut count) = (0, 0_u64);
         for request in self.iter().filter(|request| request.value_bytes != UNKNOWN) {
-            if request.deed != Deed::Delete {
+            if request.kind != RequestKind::Delete {
                 lengths.insert(hasher.hash_one(request.key), request.value_bytes);
                 sum += u64::from(request.value_bytes);
                 count += 1;
@@ -173,7 +173,7 @@ impl Trace {
             if request.value_bytes == UNKNOWN {
                 let known = lengths.get(&hasher.hash_one(request.key));
                 request.value_bytes = known.copied().unwrap_or(mean as u32);
-            } else if request.deed != Deed::Delete {
+            } else if request.kind != RequestKind::Delete {
                 lengths.insert(hasher.hash_one(request.key), request.value_bytes);
             }
             resolved.push(&request);
@@ -215,14 +215,14 @@ impl<'t> Iterator for Requests<'t> {
         self.0 = rest;
         let number =
             |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let deed = match head[0] {
-            2 => Deed::Store,
-            3 => Deed::Delete,
-            fills => Deed::Read { fills: fills == 1 },
+        let kind = match head[0] {
+            2 => RequestKind::Store,
+            3 => RequestKind::Delete,
+            fills => RequestKind::Read { fills: fills == 1 },
         };
         Some(Request {
             key,
-            deed,
+            kind,
             value_bytes: number(2),
             ttl_seconds: number(6),
             second: number(10),
@@ -234,24 +234,28 @@ impl<'t> Iterator for Requests<'t> {
 mod tests {
     use super::*;
 
-    fn request(key: &[u8], deed: Deed, value_bytes: u32) -> Request<'_> {
-        Request { key, deed, value_bytes, ttl_seconds: 7, second: 3 }
+    fn request(key: &[u8], kind: RequestKind, value_bytes: u32) -> Request<'_> {
+        Request { key, kind, value_bytes, ttl_seconds: 7, second: 3 }
     }
 
     #[test]
     fn requests_come_back_as_they_went_in() {
         let mut trace = Trace::default();
-        let deeds = [Deed::Read { fills: true }, Deed::Read { fills: false }, Deed::Store];
-        for deed in deeds {
-            trace.push(&request(b"some key", deed, 12));
+        let kinds = [
+            RequestKind::Read { fills: true },
+            RequestKind::Read { fills: false },
+            RequestKind::Store,
+        ];
+        for kind in kinds {
+            trace.push(&request(b"some key", kind, 12));
         }
-        trace.push(&request(b"b", Deed::Delete, 0));
+        trace.push(&request(b"b", RequestKind::Delete, 0));
         let found: Vec<_> = trace.iter().collect();
         assert_eq!(found.len(), 4);
         assert!(
-            found.iter().zip(deeds).all(|(found, deed)| *found == request(b"some key", deed, 12))
+            found.iter().zip(kinds).all(|(found, kind)| *found == request(b"some key", kind, 12))
         );
-        assert_eq!(found[3], request(b"b", Deed::Delete, 0));
+        assert_eq!(found[3], request(b"b", RequestKind::Delete, 0));
         let dealt = trace.deal(2, 1);
         assert_eq!((dealt[0].requests(), dealt[1].requests()), (2, 2));
         assert_eq!(dealt[1].iter().next(), Some(found[1]));
@@ -260,11 +264,11 @@ mod tests {
     #[test]
     fn unknown_lengths_are_those_of_the_key_or_the_mean() {
         let mut trace = Trace::default();
-        trace.push_raw(&request(b"a", Deed::Read { fills: true }, UNKNOWN));
-        trace.push_raw(&request(b"a", Deed::Store, 10));
-        trace.push_raw(&request(b"a", Deed::Read { fills: true }, UNKNOWN));
-        trace.push_raw(&request(b"c", Deed::Store, 20));
-        trace.push_raw(&request(b"b", Deed::Read { fills: true }, UNKNOWN));
+        trace.push_raw(&request(b"a", RequestKind::Read { fills: true }, UNKNOWN));
+        trace.push_raw(&request(b"a", RequestKind::Store, 10));
+        trace.push_raw(&request(b"a", RequestKind::Read { fills: true }, UNKNOWN));
+        trace.push_raw(&request(b"c", RequestKind::Store, 20));
+        trace.push_raw(&request(b"b", RequestKind::Read { fills: true }, UNKNOWN));
         let lengths: Vec<_> =
             trace.resolve_lengths().iter().map(|request| request.value_bytes).collect();
         assert_eq!(lengths, [10, 10, 10, 20, 15]);
