@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use amalgam_bench::{Usage, UsageError, ensure_usage};
-use amalgam_index::{DEFAULT_ENGINE, ENGINES, Engine, EngineVisitor, with_engine};
+use amalgam_bench::{Usage, ensure_usage};
+use amalgam_index::{Engine, EngineVisitor, with_engine};
 use amalgam_node::cluster::log::Durability;
 use amalgam_node::cluster::ranges::BACKUPS_MAX;
 use amalgam_node::{
@@ -20,9 +20,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use rustix::process::Resource;
 use serde::{Deserialize, Serialize};
 
-use crate::logs::{self, Format, Threshold};
-use crate::options::{default_port, is_off, layered};
-use crate::serve::{STOP_SIGNALS, admin, raise_to_maximum, random_seed};
+use crate::logs::Threshold;
+use crate::options::{SharedOptions, default_port, layered};
+use crate::serve::{STOP_SIGNALS, raise_to_maximum, random_seed};
 use crate::size::Size;
 use secrets::{operator_token, secret, token};
 
@@ -98,6 +98,9 @@ pub enum Unavailable {
 #[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct NodeOptions {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub shared: SharedOptions,
     /// Read options from a TOML file; its keys are the long names, the command line overrides
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
@@ -139,13 +142,6 @@ pub struct NodeOptions {
     /// Address to listen on for memcached clients
     #[arg(long, value_name = "ADDR")]
     pub clients: Option<String>,
-    /// Serve /metrics (for Prometheus), /healthz and /readyz over HTTP at HOST:PORT
-    #[arg(long, value_name = "ADDR")]
-    pub admin: Option<String>,
-    /// Allow an --admin address that other machines can reach; it requires no password
-    #[arg(long)]
-    #[serde(skip_serializing_if = "is_off")]
-    pub admin_public: bool,
     /// A file with the join token, a secret that all nodes of the cluster must share
     #[arg(long, value_name = "FILE")]
     pub join_token_file: Option<PathBuf>,
@@ -170,9 +166,6 @@ pub struct NodeOptions {
     /// Seconds without a sign of life after which a node is removed from the cluster
     #[arg(long, value_name = "NUM")]
     pub lease_seconds: Option<u64>,
-    /// Index engine
-    #[arg(long, value_name = "NAME")]
-    pub engine: Option<String>,
     /// Memory for keys and their values; new keys are refused when it is full
     #[arg(short = 'm', long, value_name = "SIZE")]
     pub memory: Option<Size>,
@@ -203,15 +196,6 @@ pub struct NodeOptions {
     /// What to answer to a read whose key's owner does not answer
     #[arg(long, value_enum, value_name = "ANSWER")]
     pub unavailable: Option<Unavailable>,
-    /// Number of threads that serve memcached clients
-    #[arg(short = 't', long, value_name = "NUM")]
-    pub threads: Option<usize>,
-    /// Lowest severity of the lines to log
-    #[arg(long, value_enum, value_name = "LEVEL")]
-    pub log_level: Option<Threshold>,
-    /// Format of the log
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub log_format: Option<Format>,
 }
 
 impl NodeOptions {
@@ -223,17 +207,14 @@ impl NodeOptions {
             clients: Some(format!("{}:{}", Ipv4Addr::LOCALHOST, default_port())),
             super_peers: Some(SUPER_PEERS),
             lease_seconds: Some(LEASE_SECONDS),
-            engine: Some(DEFAULT_ENGINE.to_owned()),
+            shared: SharedOptions::defaults(),
             memory: Some(megabytes),
             chunk_memory: Some(megabytes),
             backups: Some(0),
             copy_sets: Some(0),
             backup_mode: Some(BackupMode::Buffered),
             backup_space: Some(Size::mebibytes(4_096)),
-            threads: Some(Settings::default().threads),
             unavailable: Some(Unavailable::Error),
-            log_level: Some(Threshold::Info),
-            log_format: Some(Format::Text),
             ..Self::default()
         }
     }
@@ -359,7 +340,7 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
     match command {
         ClusterCommand::Node(options) => {
             let options = options.effective().usage()?;
-            start_log(&options);
+            options.shared.start_log(Threshold::Info);
             raise_to_maximum(Resource::Nofile);
             ensure_usage!(
                 !options.etcd.is_empty(),
@@ -370,7 +351,7 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
         }
         ClusterCommand::Dev(options) => {
             let common = options.common().usage()?;
-            start_log(&common);
+            common.shared.start_log(Threshold::Info);
             raise_to_maximum(Resource::Nofile);
             let (nodes, port) = (options.nodes, options.port);
             with_chosen_engine(&common, RunLocal { options: &common, nodes, port })
@@ -380,11 +361,6 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
         ClusterCommand::Restore(options) => restore::restore(options),
         ClusterCommand::Token => secrets::make_token(),
     }
-}
-
-fn start_log(options: &NodeOptions) {
-    let threshold = options.log_level.unwrap_or(Threshold::Info);
-    logs::start(threshold, options.log_format.unwrap_or(Format::Text));
 }
 
 /// Runs `amalgam cluster node` with the chosen engine.
@@ -418,12 +394,8 @@ fn with_chosen_engine<V>(options: &NodeOptions, visitor: V) -> anyhow::Result<()
 where
     V: EngineVisitor<Output = anyhow::Result<()>>,
 {
-    let name = options.engine.as_deref().unwrap_or_default();
-    let unknown = || {
-        let names: Vec<&str> = ENGINES.iter().map(|engine| engine.name).collect();
-        UsageError::new(format!("there is no engine '{name}': choose among {}", names.join(", ")))
-    };
-    with_engine(name, visitor).ok_or_else(unknown)?
+    let name = options.shared.known_engine().usage()?;
+    with_engine(name, visitor).context("the table of engines lacks a name that it had")?
 }
 
 fn address(text: &str, option: &str) -> anyhow::Result<SocketAddr> {
@@ -450,8 +422,6 @@ fn backups(options: &NodeOptions) -> anyhow::Result<Option<BackupConfiguration>>
 
 fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
     let listen = options.listen.as_deref().unwrap_or_default();
-    let threads = options.threads.unwrap_or(Settings::default().threads);
-    ensure!((1..=256).contains(&threads), "-t must be 1 to 256, not {threads}");
     let super_share_percent = options.super_peers.unwrap_or(SUPER_PEERS);
     ensure!(
         (1..=100).contains(&super_share_percent),
@@ -470,7 +440,7 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
         tls: tls_files(&options.tls_cert, &options.tls_key, &options.tls_ca)?,
         memory_bytes: bytes(options.memory).context("--memory")?,
         chunk_memory_bytes: bytes(options.chunk_memory).context("--chunk-memory")?,
-        threads,
+        threads: options.shared.thread_count()?,
         cache_bytes: CACHE_BYTES,
         super_share_percent,
         backups: backups(options)?,
@@ -589,7 +559,7 @@ fn run_node<E: Engine>(options: &NodeOptions) -> anyhow::Result<()> {
         );
     }
     let clients = address(options.clients.as_deref().unwrap_or_default(), "--clients").usage()?;
-    let admin = admin(options.admin.as_deref(), options.admin_public).usage()?;
+    let admin = options.shared.admin_address().usage()?;
     let node = RunningNode::start::<E>(&configuration, etcd(options)?)?;
     if let Err(error) = node.wait_until_ready(READY_PATIENCE) {
         log::warn!(error:%; "not all keys have an owner yet");
@@ -648,7 +618,7 @@ fn run_local<E: Engine>(options: &NodeOptions, nodes: usize, port: u16) -> anyho
         etcd(options)?
     };
     // The first node serves the admin address for the whole process.
-    let mut admin = admin(options.admin.as_deref(), options.admin_public).usage()?;
+    let mut admin = options.shared.admin_address().usage()?;
     let nodes = start_local::<E>(nodes, &configuration, &membership)?;
     let mut running = Vec::new();
     for (number, node) in nodes.into_iter().enumerate() {
@@ -703,10 +673,10 @@ mod tests {
             change(&mut options);
             options.effective().expect("options")
         };
-        let unknown = given(|options| options.engine = Some("none".to_owned()));
+        let unknown = given(|options| options.shared.engine = Some("none".to_owned()));
         let error = with_chosen_engine(&unknown, RunNode(&unknown)).expect_err("no such engine");
         assert!(error.to_string().contains("mercury"));
-        assert!(configuration(&given(|options| options.threads = Some(0))).is_err());
+        assert!(configuration(&given(|options| options.shared.threads = Some(0))).is_err());
         assert!(configuration(&given(|options| options.super_peers = Some(0))).is_err());
         assert!(configuration(&given(|options| options.super_peers = Some(101))).is_err());
         let half = configuration(&given(|options| options.super_peers = Some(50)));

@@ -124,7 +124,7 @@ fn run(arguments: Vec<OsString>) -> anyhow::Result<()> {
 
 /// The definition of the command line, completed by defaults and the list of engines.
 fn command() -> clap::Command {
-    let engines = format!("Engines, and what to choose them for:\n{}", serve::engine_list());
+    let engines = format!("Engines, and what to choose them for:\n{}", options::engine_list());
     help::complete(Amalgam::command(), engines)
 }
 

@@ -1,25 +1,122 @@
 //! The server's options: one struct for the command line, the configuration file and the table of
 //! effective settings that is printed at start.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use amalgam_index::{DEFAULT_ENGINE, ENGINES, EngineInfo};
 use amalgam_server::Settings;
-use anyhow::Context;
+use anyhow::{Context, anyhow, ensure};
 use clap::{ArgAction, Args};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::logs::{Format, Threshold};
+use crate::logs::{self, Format, Threshold};
 use crate::size::Size;
+
+/// The options that a server and a node of a cluster have in common.
+#[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct SharedOptions {
+    /// Index engine; see the list below
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
+    pub engine: Option<String>,
+    /// Number of threads that serve memcached clients
+    #[arg(short = 't', long, value_name = "NUM")]
+    pub threads: Option<usize>,
+    /// Serve /metrics (for Prometheus), /healthz and /readyz over HTTP at HOST:PORT
+    #[arg(long, value_name = "ADDR")]
+    pub admin: Option<String>,
+    /// Allow an --admin address that other machines can reach; it requires no password
+    #[arg(long)]
+    #[serde(skip_serializing_if = "is_off")]
+    pub admin_public: bool,
+    /// Lowest severity of the lines to log [default: info, or debug with -v where there is -v]
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    pub log_level: Option<Threshold>,
+    /// Format of the log
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub log_format: Option<Format>,
+}
+
+impl SharedOptions {
+    /// The defaults of both commands.
+    pub fn defaults() -> Self {
+        Self {
+            engine: Some(DEFAULT_ENGINE.to_owned()),
+            threads: Some(Settings::default().threads),
+            log_format: Some(Format::Text),
+            ..Self::default()
+        }
+    }
+
+    /// Checks that there is an engine of the chosen name.
+    ///
+    /// # Errors
+    ///
+    /// If there is none; the text lists the engines.
+    pub fn known_engine(&self) -> anyhow::Result<&str> {
+        let name = self.engine.as_deref().unwrap_or(DEFAULT_ENGINE);
+        if ENGINES.iter().any(|engine| engine.name == name) {
+            return Ok(name);
+        }
+        let problem = match name {
+            "" => "--engine needs a name".to_owned(),
+            name => format!("there is no engine '{name}'"),
+        };
+        Err(anyhow!("{problem}: choose among\n{}", engine_list()))
+    }
+
+    /// Starts the log. `threshold` is the lowest severity where none is given.
+    pub fn start_log(&self, threshold: Threshold) {
+        let format = self.log_format.unwrap_or(Format::Text);
+        logs::start(self.log_level.unwrap_or(threshold), format);
+    }
+
+    /// The address of `--admin`, if it is given. Everybody who can reach it can read keys and
+    /// statistics, so an address that other machines can reach needs `--admin-public`.
+    ///
+    /// # Errors
+    ///
+    /// If it is no address, or one that other machines can reach without `--admin-public`.
+    pub fn admin_address(&self) -> anyhow::Result<Option<SocketAddr>> {
+        let Some(name) = &self.admin else { return Ok(None) };
+        let mut found = amalgam_bench::resolve(name).with_context(|| format!("--admin {name}"))?;
+        let address = found.next().with_context(|| format!("--admin {name}: no such address"))?;
+        ensure!(
+            address.ip().is_loopback() || self.admin_public,
+            "--admin {name} would show keys and statistics to everybody who can reach it: \
+             use a loopback address, or say that it may with --admin-public"
+        );
+        Ok(Some(address))
+    }
+
+    /// The number of worker threads.
+    ///
+    /// # Errors
+    ///
+    /// If it is out of range.
+    pub fn thread_count(&self) -> anyhow::Result<usize> {
+        let threads = self.threads.unwrap_or(Settings::default().threads);
+        ensure!((1..=256).contains(&threads), "-t must be 1 to 256, not {threads}");
+        Ok(threads)
+    }
+}
+
+/// The table of engines for `--help` and error texts, one line an engine.
+pub fn engine_list() -> String {
+    let line = |engine: &EngineInfo| format!("  {:<11} {}\n", engine.name, engine.choose_for);
+    ENGINES.iter().map(line).collect::<String>().trim_end().to_owned()
+}
 
 /// Options of `amalgam serve`. An option that was not given is `None`; [`Options::effective`] lays
 /// the given ones over the configuration file and the defaults.
 #[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Options {
-    /// Index engine; see the list below
-    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
-    pub engine: Option<String>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub shared: SharedOptions,
     /// Read options from a TOML file; its keys are the long names below, the command line overrides
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
@@ -80,12 +177,6 @@ pub struct Options {
     #[arg(short = 'v', long, action = ArgAction::Count)]
     #[serde(skip_serializing_if = "is_zero")]
     pub verbose: u8,
-    /// Lowest severity of the lines to log [default: info, or debug with -v]
-    #[arg(long, value_enum, value_name = "LEVEL")]
-    pub log_level: Option<Threshold>,
-    /// Format of the log [default: text]
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub log_format: Option<Format>,
     /// Save the process id in this file
     #[arg(short = 'P', long, value_name = "FILE")]
     pub pidfile: Option<PathBuf>,
@@ -102,16 +193,6 @@ pub struct Options {
     /// Character that separates the prefix of a key from the rest, for "stats detail"
     #[arg(short = 'D', value_name = "CHAR")]
     pub stats_delimiter: Option<char>,
-    /// Serve /metrics (for Prometheus), /healthz and /readyz over HTTP at HOST:PORT
-    #[arg(long, value_name = "ADDR")]
-    pub admin: Option<String>,
-    /// Allow an --admin address that other machines can reach; it requires no password
-    #[arg(long)]
-    #[serde(skip_serializing_if = "is_off")]
-    pub admin_public: bool,
-    /// Number of worker threads
-    #[arg(short = 't', long, value_name = "NUM")]
-    pub threads: Option<usize>,
     /// Pin each worker thread to one of the allowed processors, in round-robin order
     #[arg(long)]
     #[serde(skip_serializing_if = "is_off")]
@@ -204,12 +285,11 @@ impl Options {
     fn defaults() -> Self {
         let settings = Settings::default();
         Self {
-            engine: Some(amalgam_index::DEFAULT_ENGINE.to_owned()),
+            shared: SharedOptions::defaults(),
             udp_port: Some(0),
             unix_mask: Some(format!("{:o}", settings.unix_mode)),
             memory: Some(Size::whole_mebibytes(settings.memory_bytes)),
             conn_limit: Some(settings.max_connections),
-            threads: Some(settings.threads),
             listen_backlog: Some(settings.backlog),
             max_item_size: Some(Size::whole_mebibytes(settings.max_item_bytes)),
             ..Self::default()
@@ -275,10 +355,10 @@ mod tests {
     fn the_command_line_overrides_the_file_and_the_file_the_defaults() {
         let path = std::env::temp_dir().join(format!("amalgam-options-{}", std::process::id()));
         std::fs::write(&path, "threads = 7\nmemory = \"2GiB\"\nenable-shutdown = true\n").unwrap();
-        let options =
-            Options { config: Some(path.clone()), threads: Some(3), ..Options::default() };
+        let shared = SharedOptions { threads: Some(3), ..SharedOptions::default() };
+        let options = Options { config: Some(path.clone()), shared, ..Options::default() };
         let effective = options.effective().unwrap();
-        assert_eq!(effective.threads, Some(3));
+        assert_eq!(effective.shared.threads, Some(3));
         assert_eq!(effective.memory.unwrap().to_string(), "2GiB");
         assert!(effective.enable_shutdown);
         assert_eq!(effective.conn_limit, Some(1024));

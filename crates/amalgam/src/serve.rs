@@ -9,27 +9,19 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use amalgam_bench::Usage;
 use amalgam_index::op::HashSeed;
-use amalgam_index::{
-    Configuration, DEFAULT_ENGINE, ENGINES, Engine, EngineInfo, EngineVisitor, with_engine,
-};
+use amalgam_index::{Configuration, Engine, EngineVisitor, with_engine};
 use amalgam_server::{
     ALL_ADDRESSES, ListenAddress, MEMCACHED_VERSION, Security, Server, Settings, WireProtocol,
     port_file,
 };
-use anyhow::{Context, anyhow, bail, ensure};
+use anyhow::{Context, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::extended::{self, Extended};
-use crate::logs::{self, Format, Threshold};
+use crate::logs::Threshold;
 use crate::options::{Options, default_port};
 use crate::size::Size;
 use crate::{daemon, user};
-
-/// The table of engines for `--help` and error texts, one line an engine.
-pub fn engine_list() -> String {
-    let line = |engine: &EngineInfo| format!("  {:<11} {}\n", engine.name, engine.choose_for);
-    ENGINES.iter().map(line).collect::<String>().trim_end().to_owned()
-}
 
 /// The numbers of SIGINT and SIGTERM, which stop the server.
 pub const STOP_SIGNALS: &[i32] = &[2, 15];
@@ -77,13 +69,9 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
     }
     let options = given.effective().usage()?;
     let threshold = if options.verbose > 0 { Threshold::Debug } else { Threshold::Info };
-    let format = options.log_format.unwrap_or(Format::Text);
-    logs::start(options.log_level.unwrap_or(threshold), format);
+    options.shared.start_log(threshold);
     let is_daemon = options.daemon && daemon::is_daemon();
-    let name = options.engine.as_deref().unwrap_or(DEFAULT_ENGINE);
-    if !ENGINES.iter().any(|engine| engine.name == name) {
-        return Err(unknown_engine(name)).usage();
-    }
+    let name = options.shared.known_engine().usage()?;
     let extended = extended::parse(&options.extended.join(",")).usage()?;
     let settings = settings(&options, &extended).usage()?;
     user::require_user(options.user.as_deref()).usage()?;
@@ -113,15 +101,7 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
         user::become_user(name)?;
     }
     let serve = Serve { settings, configuration, pidfile: options.pidfile.as_deref() };
-    with_engine(name, serve).unwrap_or_else(|| Err(unknown_engine(name)))
-}
-
-fn unknown_engine(name: &str) -> anyhow::Error {
-    let problem = match name {
-        "" => "--engine needs a name".to_owned(),
-        name => format!("there is no engine '{name}'"),
-    };
-    anyhow!("{problem}: choose among\n{}", engine_list())
+    with_engine(name, serve).context("the table of engines lacks a name that it had")?
 }
 
 /// Runs the server with the engine that the table of engines passes to it.
@@ -208,8 +188,6 @@ pub fn random_seed() -> u64 {
 
 fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> {
     let defaults = Settings::default();
-    let threads = options.threads.unwrap_or(defaults.threads);
-    ensure!((1..=256).contains(&threads), "-t must be 1 to 256, not {threads}");
     let (memory_bytes, max_item_bytes) = sizes(options)?;
     let max_connections = options.conn_limit.unwrap_or(defaults.max_connections);
     ensure!(max_connections > 0, "-c must be more than 0");
@@ -225,8 +203,8 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
             Some(mask) => u32::from_str_radix(mask, 8).context("-a must be an octal number")?,
             None => defaults.unix_mode,
         },
-        admin: admin(options.admin.as_deref(), options.admin_public)?,
-        threads,
+        admin: options.shared.admin_address()?,
+        threads: options.shared.thread_count()?,
         memory_bytes,
         evicts: !options.disable_evictions,
         eviction: extended.eviction.unwrap_or(defaults.eviction),
@@ -452,20 +430,6 @@ fn resolve(name: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
     };
     let found = amalgam_bench::resolve((host, port)).with_context(|| format!("-l {name}"))?;
     Ok(found.collect())
-}
-
-/// The address of `--admin`, if it is given. Everybody who can reach it can read keys and
-/// statistics, so an address that other machines can reach needs `is_public`.
-pub fn admin(name: Option<&str>, is_public: bool) -> anyhow::Result<Option<SocketAddr>> {
-    let Some(name) = name else { return Ok(None) };
-    let mut found = amalgam_bench::resolve(name).with_context(|| format!("--admin {name}"))?;
-    let address = found.next().with_context(|| format!("--admin {name}: no such address"))?;
-    ensure!(
-        address.ip().is_loopback() || is_public,
-        "--admin {name} would show keys and statistics to everybody who can reach it: \
-         use a loopback address, or say that it may with --admin-public"
-    );
-    Ok(Some(address))
 }
 
 /// Logs the effective configuration, one field an option. No option holds a secret, because users
