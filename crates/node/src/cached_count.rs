@@ -49,7 +49,7 @@ mod tests {
             };
             cached.get(|| now.get(), count)
         };
-        // What costs nothing is told as it is.
+        // A count that takes no time is taken anew for each caller.
         assert_eq!([count_after(0, 0), count_after(0, 0), count_after(0, 10)], [1, 2, 3]);
         assert_eq!([count_after(0, 10), count_after(499, 10)], [3, 3], "one part in fifty");
         assert_eq!([count_after(1, 60_000), count_after(4_999, 0), count_after(1, 0)], [4, 4, 5]);

@@ -160,14 +160,14 @@ fn open_files(process: u32) -> usize {
 }
 
 /// What a client that behaves has seen.
-struct Seen {
+struct Observed {
     /// How long each exchange took, sorted.
     times: Vec<Duration>,
     /// How many of them were answered that the key is unavailable.
     refused: usize,
 }
 
-impl Seen {
+impl Observed {
     /// The time within which 99 % of the exchanges ended.
     fn p99(&self) -> Duration {
         self.times[self.times.len() * 99 / 100]
@@ -175,7 +175,7 @@ impl Seen {
 }
 
 /// Sets and gets, over one connection and over new ones, until told to stop.
-fn witness(address: &Address, may_refuse: bool, stops: &AtomicBool) -> Seen {
+fn witness(address: &Address, may_refuse: bool, stops: &AtomicBool) -> Observed {
     let (mut times, mut refused) = (Vec::new(), 0);
     let mut stream = address.connect();
     let value = "v".repeat(500);
@@ -200,7 +200,7 @@ fn witness(address: &Address, may_refuse: bool, stops: &AtomicBool) -> Seen {
         std::thread::sleep(Duration::from_millis(1));
     }
     times.sort_unstable();
-    Seen { times, refused }
+    Observed { times, refused }
 }
 
 /// Sets the flag when dropped, so that a panic ends the threads that look at it.
@@ -215,7 +215,7 @@ impl Drop for StopOnDrop<'_> {
 /// What was seen during an attack.
 struct Observation {
     /// With the victim, and with a server that nobody attacked.
-    clients: [Seen; 2],
+    clients: [Observed; 2],
     most_bytes: usize,
 }
 

@@ -93,7 +93,7 @@ impl Head {
 
 /// One of the heads, and what was in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Spot {
+struct HeadWord {
     word: usize,
     head: Head,
 }
@@ -153,33 +153,33 @@ enum Step {
     },
     Cancel {
         node: Node,
-        spot: Spot,
+        head_word: HeadWord,
         then: Then,
     },
     Succeed {
         node: Node,
-        spot: Spot,
+        head_word: HeadWord,
         at: Node,
         run: usize,
         then: Then,
     },
     Empty {
         node: Node,
-        spot: Spot,
+        head_word: HeadWord,
         then: Then,
     },
     Announce {
-        spot: Spot,
+        head_word: HeadWord,
         target: Node,
         left: Option<(Node, Then)>,
     },
     Validate {
-        spot: Spot,
+        head_word: HeadWord,
         target: Node,
         left: Option<(Node, Then)>,
     },
     Commit {
-        spot: Spot,
+        head_word: HeadWord,
         target: Option<Node>,
         left: Option<(Node, Then)>,
     },
@@ -204,12 +204,12 @@ struct State {
 
 impl State {
     /// The head that leads to `key` now.
-    fn spot(&self, key: Key) -> Spot {
+    fn head_word(&self, key: Key) -> HeadWord {
         let word = match self.heads[0] {
             Head::MOVED => 1 + half_of(key),
             _ => 0,
         };
-        Spot { word, head: self.heads[word] }
+        HeadWord { word, head: self.heads[word] }
     }
 }
 
@@ -334,7 +334,7 @@ impl Ring {
     }
 
     fn load_head(&self, state: &mut State, thread: usize, unlinks: bool) -> Step {
-        match state.spot(state.targets[thread]).head.hot {
+        match state.head_word(state.targets[thread]).head.hot {
             None if state.owned[thread].is_some() => self.retire(state, thread),
             None => self.absent(state, thread, None),
             Some(at) => Step::Walk(Walk { before: None, reached: 0, at, run: 0, unlinks }),
@@ -399,23 +399,25 @@ impl Ring {
     }
 
     fn leave(&self, state: &State, node: Node, then: Then) -> Step {
-        let spot = state.spot(state.items[node].key);
-        match (spot.head.hot == Some(node), spot.head.moving) {
-            (true, _) => Step::Succeed { node, spot, at: state.items[node].next, run: 0, then },
-            (false, Some(_)) => Step::Cancel { node, spot, then },
+        let head_word = state.head_word(state.items[node].key);
+        match (head_word.head.hot == Some(node), head_word.head.moving) {
+            (true, _) => {
+                Step::Succeed { node, head_word, at: state.items[node].next, run: 0, then }
+            }
+            (false, Some(_)) => Step::Cancel { node, head_word, then },
             (false, None) => Self::left(then),
         }
     }
 
     /// Looks for the first unoccupied item behind the one that a head leads to, to lead it there.
     fn succeed(&self, state: &State, step: Step) -> Step {
-        let Step::Succeed { node, spot, at, run, then } = step else { return step };
+        let Step::Succeed { node, head_word, at, run, then } = step else { return step };
         let target = self.redirected(state, state.items[node].key, at);
         let item = state.items[target];
         match item.occupied {
-            true if run > state.items.len() => Step::Empty { node, spot, then },
-            true => Step::Succeed { node, spot, at: item.next, run: run + 1, then },
-            false => Step::Announce { spot, target, left: Some((node, then)) },
+            true if run > state.items.len() => Step::Empty { node, head_word, then },
+            true => Step::Succeed { node, head_word, at: item.next, run: run + 1, then },
+            false => Step::Announce { head_word, target, left: Some((node, then)) },
         }
     }
 
@@ -430,7 +432,7 @@ impl Ring {
         }
     }
 
-    fn exchange_head(state: &mut State, old: Spot, new: Head) -> bool {
+    fn exchange_head(state: &mut State, old: HeadWord, new: Head) -> bool {
         let head = &mut state.heads[old.word];
         let is_done = *head == old.head;
         if is_done {
@@ -480,8 +482,8 @@ impl Ring {
             }
             Step::InsertFirst => {
                 state.items[own].next = own;
-                let word = state.spot(state.targets[thread]).word;
-                let empty = Spot { word, head: Head::EMPTY };
+                let word = state.head_word(state.targets[thread]).word;
+                let empty = HeadWord { word, head: Head::EMPTY };
                 match Self::exchange_head(state, empty, Head::to(own)) {
                     true => self.finish(state, thread, Answer::Stored),
                     false => restart,
@@ -497,37 +499,37 @@ impl Ring {
                 }
             }
             Step::Leave { node, then } => self.leave(state, node, then),
-            Step::Cancel { node, spot, then } => {
-                Self::exchange_head(state, spot, Head { moving: None, ..spot.head });
+            Step::Cancel { node, head_word, then } => {
+                Self::exchange_head(state, head_word, Head { moving: None, ..head_word.head });
                 Step::Leave { node, then }
             }
             Step::Succeed { .. } => self.succeed(state, step),
-            Step::Look { target } => match state.spot(state.items[target].key) {
-                spot @ Spot { head: Head { hot: Some(_), moving: None }, .. } => {
-                    Step::Announce { spot, target, left: None }
+            Step::Look { target } => match state.head_word(state.items[target].key) {
+                head_word @ HeadWord { head: Head { hot: Some(_), moving: None }, .. } => {
+                    Step::Announce { head_word, target, left: None }
                 }
                 _ => self.moved(state, thread, None),
             },
-            Step::Empty { node, spot, then } => {
-                Self::exchange_head(state, spot, Head::EMPTY);
+            Step::Empty { node, head_word, then } => {
+                Self::exchange_head(state, head_word, Head::EMPTY);
                 Step::Leave { node, then }
             }
-            Step::Announce { spot, target, left } => {
-                let announced = Head { moving: Some(thread), ..spot.head };
-                match Self::exchange_head(state, spot, announced) {
-                    true => Step::Validate { spot, target, left },
+            Step::Announce { head_word, target, left } => {
+                let announced = Head { moving: Some(thread), ..head_word.head };
+                match Self::exchange_head(state, head_word, announced) {
+                    true => Step::Validate { head_word, target, left },
                     false => self.moved(state, thread, left),
                 }
             }
-            Step::Validate { spot, target, left } => {
+            Step::Validate { head_word, target, left } => {
                 let may = !state.items[target].occupied || self.broken == Broken::Movement;
-                Step::Commit { spot, target: may.then_some(target), left }
+                Step::Commit { head_word, target: may.then_some(target), left }
             }
-            Step::Commit { spot, target, left } => {
-                let announced = Head { moving: Some(thread), ..spot.head };
-                let hot = target.or(spot.head.hot);
-                let spot = Spot { head: announced, ..spot };
-                Self::exchange_head(state, spot, Head { hot, moving: None });
+            Step::Commit { head_word, target, left } => {
+                let announced = Head { moving: Some(thread), ..head_word.head };
+                let hot = target.or(head_word.head.hot);
+                let head_word = HeadWord { head: announced, ..head_word };
+                Self::exchange_head(state, head_word, Head { hot, moving: None });
                 self.moved(state, thread, left)
             }
             Step::Done => Step::Done,
@@ -602,7 +604,7 @@ impl Model for Ring {
 /// The items from the head of `key` on, once around.
 fn reachable(state: &State, key: Key) -> Vec<Node> {
     let mut nodes = Vec::new();
-    let mut next = state.spot(key).head.hot;
+    let mut next = state.head_word(key).head.hot;
     while let Some(node) = next.filter(|node| !nodes.contains(node)) {
         nodes.push(node);
         next = Some(state.items[node].next);

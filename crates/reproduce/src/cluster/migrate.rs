@@ -98,7 +98,7 @@ struct Known {
 }
 
 #[derive(Default)]
-struct Tally {
+struct Counts {
     reads: u64,
     writes: u64,
     errors: u64,
@@ -141,8 +141,8 @@ fn work(
     (arguments, range): (&MigrateArguments, IdRange),
     known: &Known,
     stops: &AtomicBool,
-) -> Tally {
-    let mut tally = Tally::default();
+) -> Counts {
+    let mut counts = Counts::default();
     let mut step = 0;
     while !stops.load(Ordering::Relaxed) {
         step += 1;
@@ -157,9 +157,9 @@ fn work(
             known.sent[number].store(count, Ordering::SeqCst);
             match client.put(id, &value(count, arguments.bytes)) {
                 Ok(()) => known.answered[number].store(count, Ordering::SeqCst),
-                Err(_) => tally.errors += 1,
+                Err(_) => counts.errors += 1,
             }
-            tally.writes += 1;
+            counts.writes += 1;
         } else {
             let least = known.answered[number].load(Ordering::SeqCst);
             match client.get(id) {
@@ -167,18 +167,18 @@ fn work(
                     let most = known.sent[number].load(Ordering::SeqCst);
                     let head = got.first_chunk().map(|head| u64::from_le_bytes(*head));
                     let count = head.unwrap_or(u64::MAX);
-                    tally.stale += u64::from(count < least);
+                    counts.stale += u64::from(count < least);
                     let is_whole = got == value(count, arguments.bytes);
-                    tally.wrong += u64::from(count > most || !is_whole);
+                    counts.wrong += u64::from(count > most || !is_whole);
                 }
-                Err(_) => tally.errors += 1,
+                Err(_) => counts.errors += 1,
             }
-            tally.reads += 1;
+            counts.reads += 1;
         }
-        tally.longest = tally.longest.max(began.elapsed());
+        counts.longest = counts.longest.max(began.elapsed());
     }
-    tally.misdirected = client.statistics().misdirected;
-    tally
+    counts.misdirected = client.statistics().misdirected;
+    counts
 }
 
 /// Moves all chunks of a node to another under load.
@@ -211,23 +211,23 @@ pub fn run(arguments: &MigrateArguments) -> anyhow::Result<MigrateResult> {
         // Clients go on for a while at the new owner.
         std::thread::sleep(Duration::from_millis(500));
         stops.store(true, Ordering::Relaxed);
-        let tallies: Vec<Tally> = threads.into_iter().filter_map(|one| one.join().ok()).collect();
+        let tallies: Vec<Counts> = threads.into_iter().filter_map(|one| one.join().ok()).collect();
         moved.map(|seconds| (seconds, tallies))
     })?;
     ensure!(tallies.len() == arguments.clients, "a client panicked");
-    let sum = |of: fn(&Tally) -> u64| tallies.iter().map(of).sum();
-    let longest = tallies.iter().map(|tally| tally.longest).max().unwrap_or_default();
+    let sum = |of: fn(&Counts) -> u64| tallies.iter().map(of).sum();
+    let longest = tallies.iter().map(|counts| counts.longest).max().unwrap_or_default();
     Ok(MigrateResult {
         commit: commit(),
         machine: Machine::describe(),
         chunks: arguments.chunks,
         seconds,
-        reads: sum(|tally| tally.reads),
-        writes: sum(|tally| tally.writes),
-        errors: sum(|tally| tally.errors),
-        stale: sum(|tally| tally.stale),
-        wrong: sum(|tally| tally.wrong),
-        misdirected: sum(|tally| tally.misdirected),
+        reads: sum(|counts| counts.reads),
+        writes: sum(|counts| counts.writes),
+        errors: sum(|counts| counts.errors),
+        stale: sum(|counts| counts.stale),
+        wrong: sum(|counts| counts.wrong),
+        misdirected: sum(|counts| counts.misdirected),
         longest_ms: longest.as_secs_f64() * 1e3,
     })
 }
