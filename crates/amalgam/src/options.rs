@@ -1,6 +1,7 @@
 //! The server's options: one struct for the command line, the configuration file and the table of
 //! effective settings that is printed at start.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -10,6 +11,7 @@ use anyhow::{Context, anyhow, ensure};
 use clap::{ArgAction, Args};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use toml::Spanned;
 
 use crate::logs::{self, Format, Threshold};
 use crate::size::Size;
@@ -339,9 +341,16 @@ pub fn layered<T: Serialize + DeserializeOwned>(
     if let Some(path) = file {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
-        // The file is parsed as options first, so that an error names the line.
-        let options: T = toml::from_str(&text).with_context(|| format!("in {}", path.display()))?;
-        table.extend(toml::Table::try_from(options)?);
+        let lines: BTreeMap<String, Spanned<toml::Value>> =
+            toml::from_str(&text).with_context(|| format!("in {}", path.display()))?;
+        // Each option is parsed alone first, so that an error names it and its line.
+        for (name, value) in lines {
+            let line = 1 + text[..value.span().start].matches('\n').count();
+            let option = toml::Table::from_iter([(name.clone(), value.into_inner())]);
+            T::deserialize(option.clone())
+                .with_context(|| format!("{}, line {line}: option '{name}'", path.display()))?;
+            table.extend(option);
+        }
     }
     table.extend(toml::Table::try_from(given)?);
     Ok(table.try_into()?)
@@ -362,9 +371,15 @@ mod tests {
         assert_eq!(effective.memory.unwrap().to_string(), "2GiB");
         assert!(effective.enable_shutdown);
         assert_eq!(effective.conn_limit, Some(1024));
-        std::fs::write(&path, "thread = 7\n").unwrap();
-        let error = format!("{:#}", options.effective().unwrap_err());
-        assert!(error.contains("unknown field `thread`"), "{error}");
+        for (text, expected) in [
+            ("port = 1\nthread = 7\n", "line 2: option 'thread': unknown field `thread`"),
+            ("# one\n\nthreads = \"7\"\n", "line 3: option 'threads': invalid type"),
+            ("listen = 5\n", "line 1: option 'listen': invalid type"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let error = format!("{:#}", options.effective().unwrap_err());
+            assert!(error.contains(expected), "{error}");
+        }
         std::fs::remove_file(&path).unwrap();
     }
 
