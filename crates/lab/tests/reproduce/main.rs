@@ -20,9 +20,9 @@ const FIGURES: [&str; 6] = [
     "dxram/figure-3",
 ];
 
-/// The figures of the long form: all except the count of DRAM accesses, which takes a minute of simulated caches, those
-/// of the hardware, which needs Verilator, and Mercury's expansion, because a test cannot rely on
-/// an expansion within a fraction of a second.
+/// The figures of the long form: all except the count of DRAM accesses, which takes a minute of
+/// simulated caches, those of the hardware, which needs Verilator, and Mercury's expansion, because
+/// a test cannot rely on an expansion within a fraction of a second.
 const ALL_FIGURES: [&str; 7] = [
     "mercury/figure-1",
     "mercury/figure-4",
