@@ -109,6 +109,15 @@ struct Quota {
     most: usize,
 }
 
+/// Large items that were evicted.
+#[derive(Default)]
+pub(super) struct Freed {
+    /// The bytes that they held.
+    pub(super) bytes: usize,
+    /// Their number.
+    pub(super) items: u64,
+}
+
 impl Pool<'_> {
     /// Evicts until memory for the refused item is likely to be found. Returns whether to try
     /// again; false means out of memory. Requires: the caller holds no guard and no lock of the
@@ -163,7 +172,9 @@ impl Pool<'_> {
         let kept = self.kept_free(class);
         let step = self.eviction_step(class);
         let free = self.slots_of(class).saturating_sub(memory.items_of(class));
-        let has_spare = free > 2 * kept || memory.supply() > memory.reserve_pages();
+        let has_spare = free > 2 * kept
+            || memory.supply() > memory.reserve_pages()
+            || memory.has_kept_page(class);
         let credit = self.credit(class);
         if credit == 0 && has_spare && self.set_slot_aside(class, false) {
             self.set_credit(class, NO_TRADE);
@@ -186,13 +197,13 @@ impl Pool<'_> {
     }
 
     /// The number of slots in all pages of a class.
-    fn slots_of(&self, class: usize) -> u64 {
+    pub(super) fn slots_of(&self, class: usize) -> u64 {
         let pages = u64::from(self.memory.class_states[class].pages.load(Ordering::Relaxed));
         pages * u64::from(self.memory.geometries[class].slots)
     }
 
     /// The number of slots that the class keeps free or waiting for a grace period once it is full.
-    fn kept_free(&self, class: usize) -> u64 {
+    pub(super) fn kept_free(&self, class: usize) -> u64 {
         let most = MOST_BYTES_AHEAD / u64::from(self.memory.geometries[class].slot_bytes);
         let share = LEAST_AHEAD + self.memory.items_of(class) / AHEAD_SHARE;
         share.min(MOST_AHEAD).min(most).max(1)
@@ -238,9 +249,11 @@ impl Pool<'_> {
             Need::Large(bytes) => {
                 let needed = Large::charge(bytes + 8);
                 let freed = self.evict_large(needed, take, now, swap);
-                self.memory.large_evicted_bytes.fetch_add(freed as u64, Ordering::Relaxed);
-                if freed < needed && self.memory.evicts {
-                    for _ in 0..(needed - freed).div_ceil(self.memory.page_bytes()) {
+                self.memory.large_evictions.fetch_add(freed.items, Ordering::Relaxed);
+                let freed_bytes = freed.bytes as u64;
+                self.memory.large_evicted_bytes.fetch_add(freed_bytes, Ordering::Relaxed);
+                if freed.bytes < needed && self.memory.evicts {
+                    for _ in 0..(needed - freed.bytes).div_ceil(self.memory.page_bytes()) {
                         self.evacuate_donor(usize::MAX, now, swap);
                     }
                 }
@@ -273,7 +286,7 @@ impl Pool<'_> {
     }
 
     /// Advances the class's hand until `target` items are unlinked. Returns the number unlinked.
-    fn evict_class(
+    pub(super) fn evict_class(
         &mut self,
         class: usize,
         target: usize,
@@ -425,7 +438,7 @@ impl Pool<'_> {
         true
     }
 
-    /// Evicts large items until `needed` bytes are free after the grace period. Returns the bytes
+    /// Evicts large items until `needed` bytes are free after the grace period. Returns what was
     /// evicted.
     pub(super) fn evict_large(
         &mut self,
@@ -433,10 +446,10 @@ impl Pool<'_> {
         take: Take,
         now: &Now,
         swap: &mut Swap<'_>,
-    ) -> usize {
+    ) -> Freed {
         let memory = self.memory;
-        let (mut freed, mut examined) = (0, 0);
-        while freed < needed {
+        let (mut freed, mut examined) = (Freed::default(), 0);
+        while freed.bytes < needed {
             let guard = self.pin();
             // Checked under the guard: a run that is not retired now stays while it is examined.
             let (Some(start), count) = memory.large.advance_hand() else { break };
@@ -450,7 +463,8 @@ impl Pool<'_> {
             let is_dead = !now.is_live(item.expiry_of(header), header.generation());
             let bytes = memory.large.length(start);
             if self.take_item(item, None, take, now, swap) {
-                freed += bytes;
+                freed.bytes += bytes;
+                freed.items += 1;
                 if !is_dead {
                     memory.large.note_eviction(start, !header.never_expires());
                 }
@@ -468,7 +482,7 @@ impl Pool<'_> {
         let pages = classes.map(|class| memory.class_states[class].pages.load(Ordering::Relaxed));
         let most_bytes = u64::from(pages.max().unwrap_or(0)) << memory.page_shift;
         if memory.large.held_bytes() > most_bytes
-            && self.evict_large(memory.page_bytes(), Take::Cold, now, swap) > 0
+            && self.evict_large(memory.page_bytes(), Take::Cold, now, swap).bytes > 0
         {
             return;
         }
@@ -491,9 +505,21 @@ impl Pool<'_> {
     /// Empties the page of a class that has most free slots: its items move to other pages of the
     /// class or, if the index evicts, are evicted. The page is free after two grace periods.
     /// Returns false if the class has no page that can be emptied.
-    pub(super) fn evacuate_from(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
+    fn evacuate_from(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
+        self.evacuate_for(class, None, now, swap)
+    }
+
+    /// As [`Pool::evacuate_from`]; the page is for `receiver`.
+    pub(super) fn evacuate_for(
+        &mut self,
+        class: usize,
+        receiver: Option<usize>,
+        now: &Now,
+        swap: &mut Swap<'_>,
+    ) -> bool {
         self.give_up_class(class);
         let Some(page) = self.memory.start_draining(class) else { return false };
+        self.memory.pages[page as usize].set_receiver(receiver);
         self.memory.lock_sweep().draining.push((page, now.seconds));
         // The page cannot become empty while workers keep slots of it in magazines.
         self.memory.pressure.fetch_add(1, Ordering::Relaxed);
@@ -621,6 +647,7 @@ impl Pool<'_> {
         }
         let excess = memory.budget.used().saturating_sub(memory.budget.limit());
         if excess > 0 {
+            memory.take_back_kept_pages();
             if memory.discard_free_pages(excess) < excess {
                 for _ in 0..PAGES_PER_STEP {
                     self.take_page_from_others(usize::MAX, now, swap);

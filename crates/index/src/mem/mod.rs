@@ -160,7 +160,9 @@ pub struct Memory {
     counters: Box<[CachePadded<Counters>]>,
     cas: AtomicU64,
     pages_moved: AtomicU64,
-    /// Bytes of large items that were evicted for other large items.
+    /// The number of large items that were evicted for other large items.
+    large_evictions: AtomicU64,
+    /// Their bytes.
     large_evicted_bytes: AtomicU64,
     balance: Mutex<Balance>,
     sweep: Mutex<clock::Sweep>,
@@ -205,6 +207,8 @@ struct ClassState {
     hand: Mutex<Hand>,
     probation: Mutex<probation::Probation>,
     pages: AtomicU32,
+    /// Free pages that no other class takes: old contents, charged to the limit.
+    kept_pages: Mutex<Vec<u32>>,
     evictions: AtomicU64,
     /// The number of evicted items that had an expiry.
     mortal_evictions: AtomicU64,
@@ -265,6 +269,7 @@ impl Memory {
             evictions: Evictions::default(),
             cas: AtomicU64::new(configuration.first_cas),
             pages_moved: AtomicU64::new(0),
+            large_evictions: AtomicU64::new(0),
             large_evicted_bytes: AtomicU64::new(0),
             balance: Mutex::default(),
             sweep: Mutex::default(),
@@ -549,7 +554,13 @@ impl Memory {
         let class = page.state().1;
         self.class_states[class].pages.fetch_sub(1, Ordering::Relaxed);
         page.set(PageState::Free, 0);
-        self.lock_fresh().list.push(page_number);
+        match page.receiver().filter(|class| *class < self.classes.count()) {
+            Some(class) => self.keep_page(page_number, class),
+            None => {
+                page.set_receiver(None);
+                self.lock_fresh().list.push(page_number);
+            }
+        }
         if self.budget.used() > self.budget.limit() {
             self.discard_free_pages(self.budget.used() - self.budget.limit());
         }
@@ -582,7 +593,7 @@ impl Memory {
 
     /// Memory by use.
     pub fn statistics(&self) -> MemoryStatistics {
-        let fresh_pages = self.lock_fresh().list.len() as u64;
+        let free_pages = (self.lock_fresh().list.len() + self.kept_pages()) as u64;
         let classes = (0..self.classes.count()).filter_map(|class| self.class_statistics(class));
         let classes: Vec<_> = classes.collect();
         MemoryStatistics {
@@ -591,7 +602,7 @@ impl Memory {
             index: 0,
             items: self.sum(|counters| &counters.bytes),
             waiting: self.sum(|counters| &counters.waiting_bytes),
-            free_pages: fresh_pages,
+            free_pages,
             page_bytes: self.page_bytes() as u64,
             pages_moved: self.pages_moved.load(Ordering::Relaxed),
             first_expiry_seconds: self.first_expiry_seconds(),

@@ -40,9 +40,20 @@ pub(super) struct Page {
     /// The number of free slots, without those that the owner has claimed. It is below zero for a
     /// moment if the owner claims a slot that its freer has not counted yet.
     free: AtomicI32,
+    /// One more than the class that gets the page once it is empty; 0 for none.
+    receiver: AtomicU32,
 }
 
 impl Page {
+    /// The class that gets the page once it is empty.
+    pub(super) fn receiver(&self) -> Option<usize> {
+        (self.receiver.load(Ordering::Relaxed) as usize).checked_sub(1)
+    }
+
+    pub(super) fn set_receiver(&self, class: Option<usize>) {
+        self.receiver.store(class.map_or(0, |class| class as u32 + 1), Ordering::Relaxed);
+    }
+
     const fn pack(state: PageState, class: usize) -> u32 {
         state as u32 | (class as u32) << 8
     }

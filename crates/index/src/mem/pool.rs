@@ -738,10 +738,12 @@ impl<'m> Pool<'m> {
         let page_bytes = memory.page_bytes();
         let class_pages = &memory.class_states[class].pages;
         let is_poor = class_pages.load(Ordering::Relaxed) == 0;
-        if !is_poor && memory.supply() <= memory.reserve_pages() {
+        let kept = memory.take_kept_page(class).map(|page| (page, true));
+        if kept.is_none() && !is_poor && memory.supply() <= memory.reserve_pages() {
             return false;
         }
-        let taken = memory.lock_fresh().take(&memory.budget, page_bytes, memory.pages.len());
+        let taken = kept
+            .or_else(|| memory.lock_fresh().take(&memory.budget, page_bytes, memory.pages.len()));
         let Some((page_number, was_used)) = taken else { return false };
         class_pages.fetch_add(1, Ordering::Relaxed);
         memory.format(page_number, class, was_used);
