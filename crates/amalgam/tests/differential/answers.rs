@@ -63,7 +63,7 @@ impl Ids {
     /// A line with symbols for ids, and the length of the value that follows it.
     fn line(&mut self, line: &str) -> (String, Option<usize>) {
         let may_tell = |head: &&str| line.starts_with(*head);
-        if !["VALUE", "VA", "HD", "NS", "EX", "NF"].iter().any(may_tell) {
+        if !["VALUE", "VA", "HD", "NS", "EX", "NF", "ME"].iter().any(may_tell) {
             return (line.to_owned(), None);
         }
         let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
@@ -76,6 +76,17 @@ impl Ids {
                 }
                 let length = strip(&words[3]).parse().ok();
                 (words.join(" "), length)
+            }
+            // The class and the time of access: see docs/compatibility.md.
+            "ME" if words.len() > 2 => {
+                let key = words[1].clone();
+                for word in &mut words {
+                    if let Some(id) = word.strip_prefix("cas=") {
+                        *word = format!("cas={}", self.symbol(&key, id));
+                    }
+                }
+                words.retain(|word| !word.starts_with("la=") && !word.starts_with("cls="));
+                (words.join(" "), None)
             }
             "VA" | "HD" | "NS" | "EX" | "NF" => {
                 let trimmed = line.trim_end_matches("\\r\\n").to_owned();
@@ -111,8 +122,8 @@ pub fn only_one_forgot(theirs: &str, ours: &str) -> bool {
     theirs == CLOSED && ours.starts_with("\\x81") && ours.ends_with(CLOSED)
 }
 
-/// Whether two normalized answers say the same; seconds left (`t`) may be one apart,
-/// and of an item that is over they are 0.
+/// Whether two normalized answers say the same; seconds left (`t`, and `exp=` of me) may be one
+/// apart.
 pub fn agree(one: &str, other: &str) -> bool {
     if one == other {
         return true;
@@ -122,11 +133,9 @@ pub fn agree(one: &str, other: &str) -> bool {
     one.len() == other.len()
         && one.iter().zip(&other).all(|(one, other)| {
             let seconds = |word: &str| {
-                let digits: &str = word.strip_prefix('t')?;
+                let digits = word.strip_prefix("exp=").or_else(|| word.strip_prefix('t'))?;
                 let digits = digits.trim_end().trim_end_matches("\\r\\n");
-                let seconds = digits.parse::<i64>().ok().filter(|seconds| *seconds >= 0)?;
-                // memcached's seconds of an item that is just over wrap around.
-                Some(if seconds > i64::from(u32::MAX) - 100_000 { 0 } else { seconds })
+                digits.parse::<i64>().ok().filter(|seconds| *seconds >= 0)
             };
             one == other
                 || matches!((seconds(one), seconds(other)),
@@ -157,6 +166,16 @@ mod tests {
         assert!(!agree(&expected, &show(&mut Ids::default(), 5, 5)));
         assert_eq!([0, 1, 2].map(|ago| one.recent("k", ago)), [900, 7, 900]);
         assert_eq!(one.recent("other", 1), 0);
+    }
+
+    #[test]
+    fn what_me_shows_is_compared_but_for_class_and_access() {
+        let show = |line: &str| Ids::default().normalize(&answer(line));
+        let one = show("ME k exp=30 la=0 cas=7 fetch=no cls=1 size=69\r\n");
+        assert!(agree(&one, &show("ME k exp=29 la=1 cas=900 fetch=no cls=2 size=69\r\n")));
+        assert!(!agree(&one, &show("ME k exp=30 la=0 cas=7 fetch=yes cls=1 size=69\r\n")));
+        assert!(!agree(&one, &show("ME k exp=30 la=0 cas=0 fetch=no cls=1 size=69\r\n")));
+        assert!(!agree("HD t0\\r\\n\n", "HD t4294967235\\r\\n\n"));
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub enum Kind {
     Malformed,
     /// Meta commands among classic ones.
     Meta,
+    /// Meta commands with every flag, wrong arguments among them, one a turn.
+    Flags,
     /// Packets of the binary protocol.
     Binary,
 }
@@ -122,6 +124,10 @@ pub fn is_old(version: &[u32]) -> bool {
 
 const LONGEST_KEY: usize = 250;
 
+/// The longest opaque token that is taken, and one more byte.
+const LONGEST_OPAQUE: &str = "O1234567890123456789012345678901";
+const LONG_OPAQUE: &str = "O12345678901234567890123456789012";
+
 /// The first version whose meta commands have all flags and modes that are sent here.
 const FULL_META: &[u32] = &[1, 6, 40];
 
@@ -139,6 +145,9 @@ impl Generator {
     /// memcached drops a number's padding when an answer that shows the item still waits to be
     /// sent. So a number is changed only in a write of its own or ahead of all reads.
     pub fn turn(&mut self) -> Vec<Command> {
+        if self.kind == Kind::Flags {
+            return vec![self.command()];
+        }
         let mut commands: Vec<Command> = self.held_back.take().into_iter().collect();
         for _ in 0..=self.below(12) {
             if commands.last().is_some_and(Command::is_wrong_packet) {
@@ -199,11 +208,13 @@ impl Generator {
             }
             Kind::Text => true,
             Kind::Meta => self.chance(25),
+            Kind::Flags => self.chance(30),
             Kind::Malformed => self.chance(40),
         };
         match self.kind {
             _ if is_text => self.text(),
             Kind::Malformed => self.malformed(),
+            Kind::Flags => self.every_flag(),
             _ => self.meta(),
         }
     }
@@ -443,7 +454,6 @@ impl Generator {
                 self.meta_line("md", &flags)
             }
             82..98 => {
-                // `T` is in docs/compatibility.md: memcached forgets it when a number gets longer.
                 let flags = [
                     "q",
                     "O4",
@@ -467,6 +477,100 @@ impl Generator {
         }
     }
 
+    /// A meta command with any of its flags in any order. The ids that `E` gives are below those of
+    /// the servers; what differs where they are above is in docs/compatibility.md.
+    fn every_flag(&mut self) -> Command {
+        let bad_arguments =
+            ["Tx", "N", "N2147483648", "R1x", "C-1", "E", "Dx", "J", "Fx", "F-5", "T-", "z", "Mx"];
+        let mut flags: Vec<&str> = vec!["q", "k", "c", "t", "v", "O7", LONGEST_OPAQUE];
+        if self.chance(10) {
+            flags.push(self.pick(&bad_arguments));
+        }
+        let times = ["T0", "T30", "T-1", "T1000", "T2592001"];
+        flags.extend(times);
+        match self.below(100) {
+            0..32 => {
+                flags.extend([
+                    "s",
+                    "f",
+                    "h",
+                    "u",
+                    "C0",
+                    "E3",
+                    "E0",
+                    LONG_OPAQUE,
+                    "N0",
+                    "N30",
+                    "N-1",
+                    "N1000",
+                    "R0",
+                    "R30",
+                    "R50",
+                    "R-1",
+                    "R2000",
+                ]);
+                self.meta_line("mg", &flags)
+            }
+            32..62 => {
+                flags.extend([
+                    "s",
+                    "F0",
+                    "F5",
+                    "F4294967295",
+                    "C0",
+                    "C1",
+                    "I",
+                    "MS",
+                    "ME",
+                    "MA",
+                    "MP",
+                    "MR",
+                    "Mappend",
+                    "N0",
+                    "N30",
+                    "N-1",
+                ]);
+                // Not both: see docs/compatibility.md.
+                let others = [LONG_OPAQUE, "E3", "E7", "E0"];
+                flags.push(self.pick(&others));
+                let value = self.value();
+                let (key, length) = (self.key(), value.len());
+                let mut line = format!("ms {key} {length}");
+                self.add_flags(&mut line, &key, &flags);
+                Command::with_value(line, value)
+            }
+            62..76 => {
+                flags.extend(["C0", "C1", "I", "x", "F5", "E7", "E0", LONG_OPAQUE]);
+                self.meta_line("md", &flags)
+            }
+            76..95 => {
+                flags.extend([
+                    "C0",
+                    "C1",
+                    "E3",
+                    "E0",
+                    LONG_OPAQUE,
+                    "N0",
+                    "N30",
+                    "N-1",
+                    "J13",
+                    "J99",
+                    "D0",
+                    "D7",
+                    "D900",
+                    "D18446744073709551615",
+                    "MI",
+                    "MD",
+                    "M+",
+                    "M-",
+                    "Mincr",
+                ]);
+                self.meta_line("ma", &flags)
+            }
+            _ => Command::line(format!("me {}", self.key())),
+        }
+    }
+
     fn meta_line(&mut self, verb: &str, flags: &[&str]) -> Command {
         let key = self.key();
         let mut line = format!("{verb} {key}");
@@ -478,14 +582,15 @@ impl Generator {
     /// says whose id it is.
     fn add_flags(&mut self, line: &mut String, key: &str, flags: &[&str]) {
         let mut used = String::new();
-        for _ in 0..self.below(6) {
+        for _ in 0..self.below(if self.kind == Kind::Flags { 9 } else { 6 }) {
             let flag = self.pick(flags);
             let appends = line.contains(" MA") || line.contains(" MP");
             let is_missing = self.is_old && line.starts_with("ma") && flag == "q"
                 || self.is_old && flag.starts_with('N') && appends
                 || self.is_old && matches!(flag, "MA" | "MP") && used.contains('N');
-            // What `t` shows between these two is in docs/compatibility.md.
-            let is_different = line.starts_with("mg")
+            // The kind that sends single commands has these two.
+            let is_different = self.kind != Kind::Flags
+                && line.starts_with("mg")
                 && (flag.starts_with('T') && used.contains('N')
                     || flag.starts_with('N') && used.contains('T'));
             if used.contains(&flag[..1]) || is_missing || is_different {

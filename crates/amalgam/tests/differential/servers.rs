@@ -106,6 +106,12 @@ impl Server {
         number.split('.').map(|part| part.parse().unwrap_or(0)).collect()
     }
 
+    /// Uses up the smallest CAS ids, which the commands give themselves.
+    pub fn use_ids(&self) {
+        let commands = b"ms unused 1 c\r\n1\r\n".repeat(16);
+        self.connect().exchange(&commands);
+    }
+
     /// Opens a connection.
     pub fn connect(&self) -> Connection {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server accepts");
@@ -120,6 +126,11 @@ impl Connection {
     pub fn exchange(&mut self, commands: &[u8]) -> Answer {
         let mark_answer = self.send(commands.to_vec());
         self.receive(mark_answer)
+    }
+
+    /// Sends the first part of a command.
+    pub fn send_part(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
     }
 
     /// Sends `commands` and a mark behind them; the mark's answer.
