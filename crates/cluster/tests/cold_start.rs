@@ -188,7 +188,9 @@ impl World {
         for effect in effects {
             match effect {
                 NodeCommand::Send(to, packet) => self.mail.push_back((from, to, packet)),
-                NodeCommand::Propose(proposal) => drop(self.coordinator.propose(&proposal)),
+                NodeCommand::Propose(proposal) => {
+                    let _ = self.coordinator.propose(&proposal, self.now_ms);
+                }
                 NodeCommand::Completed(number, result) => self.on_completed(from, number, result),
                 NodeCommand::Stop(error) => panic!("{from:?} stops: {error}"),
                 NodeCommand::Log(OverlayEvent::MetadataLost(_)) => self.is_metadata_lost = true,

@@ -9,7 +9,7 @@
 //! 1. Every change is one transaction on the state that was read; if that has changed meanwhile it
 //!    is read again.
 //! 2. A member is removed only after its lease has ended at etcd, which is after the node itself
-//!    has stopped serving.
+//!    has stopped serving; also one that was voted out (`votes`).
 //! 3. Every call ends: a transaction is tried at most [`TRANSACTIONS_MAX`] times, and each request
 //!    has a time limit (`etcd_client`).
 
@@ -25,6 +25,8 @@ use serde_json::{Value, json};
 
 use crate::etcd_client::{EtcdClient, EtcdConfiguration};
 use crate::membership::{ClusterState, Joined, Membership, MembershipError, Snapshot};
+
+mod votes;
 
 /// Times that a transaction is tried while others change the state.
 const TRANSACTIONS_MAX: u32 = 50;
@@ -63,6 +65,7 @@ pub(crate) struct ClusterKeys {
     pub alive: Vec<String>,
     /// When a flush is due, as [`Snapshot::flush_due_unix_ms`].
     flush_due_unix_ms: Option<u64>,
+    voting: votes::VoteKeys,
 }
 
 fn unreadable(why: impl fmt::Display) -> MembershipError {
@@ -152,11 +155,13 @@ impl Etcd {
     /// What an answer says of the keys of the cluster.
     pub(crate) fn keys(&self, answer: &Value) -> Result<ClusterKeys, MembershipError> {
         let (revision, alive) = ("0".to_owned(), Vec::new());
-        let mut keys = ClusterKeys { state: None, revision, alive, flush_due_unix_ms: None };
+        let (flush_due_unix_ms, voting) = (None, votes::VoteKeys::default());
+        let mut keys = ClusterKeys { state: None, revision, alive, flush_due_unix_ms, voting };
         for entry in answer["kvs"].as_array().into_iter().flatten() {
             let key = decoded(&entry["key"])?;
             let key = String::from_utf8_lossy(&key);
             let name = key.strip_prefix(&self.prefix).unwrap_or_default();
+            keys.voting.take(name, entry)?;
             if name == "directory" {
                 let bytes = decoded(&entry["value"])?;
                 keys.state = Some(ClusterState::from_bytes(&bytes).map_err(unreadable)?);
@@ -242,9 +247,8 @@ impl Etcd {
     }
 
     /// A new lease, which ends by itself unless it is used.
-    fn grant(&self) -> Result<String, MembershipError> {
-        let seconds = self.lease_seconds.to_string();
-        let granted = self.call("/v3/lease/grant", &json!({ "TTL": seconds }))?;
+    fn grant(&self, seconds: u64) -> Result<String, MembershipError> {
+        let granted = self.call("/v3/lease/grant", &json!({ "TTL": seconds.to_string() }))?;
         let lease = granted["ID"].as_str();
         lease.map(str::to_owned).ok_or_else(|| unreadable("the answer to a grant has no lease"))
     }
@@ -300,7 +304,7 @@ impl Membership for Etcd {
             // Its lease has ended, which the transaction compares again.
             last.into_iter().for_each(|last| state.coordinator.end(last));
             let joined = state.join(name, (address, rack), 0)?;
-            let lease = self.grant()?;
+            let lease = self.grant(self.lease_seconds)?;
             let put = json!({ "requestPut": {
                 "key": self.lease_key(joined.peer), "value": encoded(b"1"), "lease": lease,
             }});
@@ -331,7 +335,10 @@ impl Membership for Etcd {
     }
 
     fn propose(&self, proposal: &Proposal) -> Result<(), MembershipError> {
-        self.change(|state| state.coordinator.propose(proposal))
+        match proposal {
+            Proposal::VoteOut { voter, member } => self.vote_out(*voter, *member),
+            _ => self.change(|state| state.coordinator.propose(proposal, 0)),
+        }
     }
 
     fn flush(&self) -> Result<u64, MembershipError> {
@@ -366,6 +373,10 @@ impl Membership for Etcd {
 
     fn snapshot(&self) -> Result<Arc<Snapshot>, MembershipError> {
         let mut keys = self.read()?;
+        if let Err(error) = self.end_marked(&keys.voting) {
+            // It is tried again at the next poll, here and by other nodes.
+            log::debug!(error:%; "the lease of a member that was voted out is not ended yet");
+        }
         self.remove_expired(&mut keys)?;
         let mut last = self.last.lock().ignore_poison();
         if last.0 != keys.revision || last.1.flush_due_unix_ms != keys.flush_due_unix_ms {

@@ -391,7 +391,7 @@ impl Membership for Embedded {
     }
 
     fn propose(&self, proposal: &Proposal) -> Result<(), MembershipError> {
-        self.change(|directory, _| directory.coordinator.propose(proposal))
+        self.change(|directory, now_ms| directory.coordinator.propose(proposal, now_ms))
     }
 
     fn flush(&self) -> Result<u64, MembershipError> {
@@ -441,7 +441,7 @@ mod tests {
         let term = amalgam_cluster::overlay::Term { number: 1, leader };
         let group = Group { term, members: view.wanted_group(leader) };
         let regroup = Proposal::Regroup { segment, group, replaces: Vec::new() };
-        assert_eq!(directory.coordinator.propose(&regroup), Ok(()));
+        assert_eq!(directory.coordinator.propose(&regroup, 0), Ok(()));
         directory.flushes = 9;
         let bytes = directory.to_bytes();
         assert_eq!(bytes[..2], RACKLESS_VERSION.to_le_bytes(), "older releases read it");

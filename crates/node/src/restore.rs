@@ -113,7 +113,7 @@ mod tests {
         let segment = view.segment(peers[0]).expect("a super peer");
         let group = Group { term: Term { number: 1, leader: peers[0] }, members: peers.to_vec() };
         let regroup = Proposal::Regroup { segment, group, replaces: Vec::new() };
-        assert_eq!(state.coordinator.propose(&regroup), Ok(()));
+        assert_eq!(state.coordinator.propose(&regroup, 0), Ok(()));
         files.push(save(&state, "b", peers[1]));
         files.push(save(&state, "c", peers[2]));
         let plan = RestorePlan::read(&files).expect("copies");

@@ -8,6 +8,8 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use amalgam_cluster::coordinator::{CoordinatorError, Proposal};
+use amalgam_cluster::overlay::Peer;
 use amalgam_node::{Etcd, EtcdConfiguration, EtcdUser, Membership, MembershipError};
 use process::{EtcdProcess, free_port};
 
@@ -106,4 +108,61 @@ fn a_user_with_a_password_joins_over_https() {
         assert!(begin.elapsed().as_secs() < 60, "its lease does not end");
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// Access of one node to an etcd, and the node.
+fn join(endpoint: &str, name: &str) -> (Etcd, Peer) {
+    let configuration = EtcdConfiguration {
+        endpoints: vec![endpoint.to_owned()],
+        lease_seconds: 4,
+        ..EtcdConfiguration::default()
+    };
+    let membership = Etcd::open(&configuration).expect("an endpoint");
+    let joined = membership.join(name, "10.0.0.1:7911", "").expect("it joins");
+    (membership, joined.peer)
+}
+
+#[test]
+fn a_member_that_a_majority_votes_out_keeps_its_place_until_its_lease_has_ended() {
+    let Some(process) = EtcdProcess::start() else {
+        eprintln!("skipped: there is no etcd (Debian: etcd-server)");
+        return;
+    };
+    let members = ["a", "b", "c", "d", "e"].map(|name| join(&process.endpoint, name));
+    let [(a, first), (b, second), (_, third), (d, cut), (_, next)] = &members;
+    let renew_all = |but: Peer| {
+        for (membership, peer) in members.iter().filter(|(_, peer)| *peer != but) {
+            membership.keep_alive(*peer).expect("its lease is renewed");
+        }
+    };
+    let has = |peer: Peer| b.snapshot().expect("it answers").view.has(peer);
+    let vote = |membership: &Etcd, voter: Peer, member: Peer| {
+        membership.propose(&Proposal::VoteOut { voter, member })
+    };
+    let gone = Err(MembershipError::Refused(CoordinatorError::NoMember));
+    assert_eq!(vote(a, Peer { incarnation: 2, ..*first }, *cut), gone, "it is no member");
+    for _ in 0..3 {
+        vote(a, *first, *cut).expect("it is counted once");
+        vote(d, *cut, *third).expect("it does not watch that one");
+    }
+    assert!(has(*cut));
+    assert_eq!(d.keep_alive(*cut), Ok(()), "one of three is no majority");
+    vote(b, *second, *cut).expect("it is counted");
+    // The first node that reads the mark ends the lease, and the member stays.
+    assert!(has(*cut));
+    assert_eq!(d.keep_alive(*cut), gone);
+    let alive = MembershipError::Refused(CoordinatorError::Alive);
+    assert_eq!(a.join("d", "10.0.0.1:7911", ""), Err(alive), "it may still answer");
+    let begin = Instant::now();
+    while has(*cut) {
+        assert!(begin.elapsed().as_secs() < 60, "its lease does not end");
+        renew_all(*cut);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // Another member has to wait.
+    vote(a, *first, *next).expect("it is counted");
+    vote(b, *second, *next).expect("it is counted");
+    assert!(has(*next));
+    renew_all(*cut);
+    assert_eq!(a.join("d", "10.0.0.1:7911", "").map(|joined| joined.peer.incarnation), Ok(2));
 }

@@ -43,8 +43,10 @@ impl Coverage {
     ];
 
     /// Races that only some scenarios go through.
-    const SCENARIO_ONLY: [&str; 5] = [
+    const SCENARIO_ONLY: [&str; 7] = [
         "a disk that hangs",
+        "a node cut off in one direction",
+        "a member voted out",
         "a disk that hung while writes waited",
         "all nodes stopped while writes waited for a disk",
         "a new owner that fetched unreadable chunks",

@@ -42,6 +42,8 @@ pub struct Faults {
     /// Disks hang for up to two leases: they carry out nothing meanwhile, and a process that is
     /// killed takes with it what waited. Often one hangs when all nodes stop.
     pub hangs: bool,
+    /// Nodes are cut off in one direction, for up to 16 s, and renew their leases all the same.
+    pub one_way: bool,
 }
 
 impl Faults {
@@ -54,10 +56,11 @@ impl Faults {
         power: false,
         rot: false,
         hangs: false,
+        one_way: false,
     };
     /// The common faults.
     pub const ALL: Self =
         Self { network: NetworkFaults::HEAVY, crashes: true, partitions: true, ..Self::NONE };
-    /// All faults except rot and hanging disks.
+    /// All faults except rot, hanging disks and one-way cuts.
     pub const WORST: Self = Self { worst: true, power: true, ..Self::ALL };
 }

@@ -42,6 +42,11 @@ pub enum Mutant {
     RefusesAfterExecuting,
     /// Replicas with as many batches as their leader count as equal to it.
     ComparesCountsOnly,
+    /// One vote removes a member.
+    VotesWithoutMajority,
+    /// A member that is voted out leaves the view at once, and its failover begins, while it may
+    /// still answer under its lease.
+    RemovesBeforeLeaseEnds,
 }
 
 /// The answer of a backup that stored the message.

@@ -30,13 +30,16 @@ pub struct Scenario {
     pub rot: bool,
     /// See [`Faults::hangs`].
     pub hangs: bool,
+    /// See [`Faults::one_way`].
+    pub one_way: bool,
     /// Whether clients run the item workload rather than the chunk workload.
     pub items: bool,
 }
 
 impl Default for Scenario {
     fn default() -> Self {
-        let Faults { network, crashes, partitions, worst, power, rot, hangs } = Faults::WORST;
+        let Faults { network, crashes, partitions, worst, power, rot, hangs, one_way } =
+            Faults::WORST;
         let NetworkFaults { lost_percent, twice_percent, late_percent } = network;
         let (nodes, seconds) = (5, 50);
         Self {
@@ -51,6 +54,7 @@ impl Default for Scenario {
             power,
             rot,
             hangs,
+            one_way,
             items: false,
         }
     }
@@ -75,8 +79,8 @@ impl Scenario {
     pub fn faults(&self) -> Faults {
         let Self { lost_percent, twice_percent, late_percent, .. } = *self;
         let network = NetworkFaults { lost_percent, twice_percent, late_percent };
-        let Self { crashes, partitions, worst, power, rot, hangs, .. } = *self;
-        Faults { network, crashes, partitions, worst, power, rot, hangs }
+        let Self { crashes, partitions, worst, power, rot, hangs, one_way, .. } = *self;
+        Faults { network, crashes, partitions, worst, power, rot, hangs, one_way }
     }
 }
 

@@ -28,6 +28,7 @@ use crate::random::Random;
 
 mod durability_check;
 mod hanging_disks;
+mod voting;
 
 /// Length of a lease in milliseconds.
 const LEASE_MS: u64 = 2_000;
@@ -43,6 +44,8 @@ struct Node<P> {
     peer: Peer,
     process: P,
     keep_alive_ms: u64,
+    /// The true time at which it stops to answer, as its lease was renewed last.
+    deadline_ms: u64,
     /// Time until which the node is paused.
     paused_until_ms: u64,
     /// Its clock is ahead by `ahead_ms`, and runs faster by `faster` in a thousand.
@@ -86,6 +89,8 @@ pub struct World<P> {
     random: Random,
     settings: OverlaySettings,
     faults: Faults,
+    /// Whether faults are drawn at random.
+    draws_faults: bool,
     mutant: Mutant,
     queue: EventQueue<Event>,
     coordinator: Coordinator,
@@ -94,6 +99,7 @@ pub struct World<P> {
     /// it, and its successor.
     nodes: BTreeMap<Peer, Node<P>>,
     partition: Partition,
+    voting: voting::Voting,
     names: BTreeMap<Peer, String>,
     /// The node that will stall while it handles its next packet, and for how long.
     stalling: Option<(Peer, u64)>,
@@ -124,18 +130,23 @@ pub struct World<P> {
 impl<P: NodeProcess> World<P> {
     /// A cluster of `nodes` nodes that start within a second.
     pub fn new(seed: u64, nodes: usize, faults: Faults, mutant: Mutant) -> Self {
-        let settings = OverlaySettings { lease_ms: LEASE_MS, ..OverlaySettings::default() };
+        let mut settings = OverlaySettings { lease_ms: LEASE_MS, ..OverlaySettings::default() };
+        if faults.one_way {
+            settings.silence_ms = voting::SILENCE_MS;
+        }
         let mut world = Self {
             now_ms: 0,
             random: Random::new(seed),
             settings,
             faults,
+            draws_faults: true,
             mutant,
             queue: EventQueue::default(),
             coordinator: Coordinator::new(settings, LEASE_MS),
             sent_revision: 0,
             nodes: BTreeMap::new(),
             partition: Partition::default(),
+            voting: voting::Voting::default(),
             names: BTreeMap::new(),
             stalling: None,
             is_coordinator_away: false,
@@ -191,6 +202,7 @@ impl<P: NodeProcess> World<P> {
         self.faults = Faults { worst, power, ..Faults::NONE };
         self.restore_coordinator();
         self.partition = Partition::default();
+        self.voting.cut = None;
         self.observed.disks.values_mut().for_each(Disk::release);
         self.observed.is_settling = true;
         self.run(10_000);
@@ -212,10 +224,7 @@ impl<P: NodeProcess> World<P> {
             Event::DiskReturns(node) => self.release_disk(node),
             Event::ClusterStops => self.stop_all(),
             Event::ProposalArrives(_) if self.is_coordinator_away => {}
-            Event::ProposalArrives(proposal) => {
-                // A refused proposer learns it from the next view.
-                let _ = self.coordinator.propose(&proposal);
-            }
+            Event::ProposalArrives(proposal) => self.decide(&proposal),
             Event::ViewArrives { to, view } => {
                 let mut out = Vec::new();
                 if let Some(node) = self.running(to) {
@@ -268,8 +277,9 @@ impl<P: NodeProcess> World<P> {
         if self.faults.worst {
             (ahead_ms, faster) = (self.random.below(100_000), self.random.below(5));
         }
-        let (keep_alive_ms, paused_until_ms) = (0, 0);
-        let node = Node { peer, process, keep_alive_ms, paused_until_ms, ahead_ms, faster };
+        let (keep_alive_ms, deadline_ms, paused_until_ms) = (0, 0, 0);
+        let node =
+            Node { peer, process, keep_alive_ms, deadline_ms, paused_until_ms, ahead_ms, faster };
         coverage::started(peer, self.observed.oracle.truth(), &mut self.observed.coverage);
         self.observed.peers.push(peer);
         self.names.insert(peer, name.to_owned());
@@ -312,6 +322,7 @@ impl<P: NodeProcess> World<P> {
         }
         let view = self.coordinator.view().clone();
         self.sent_revision = view.revision;
+        self.check_removed();
         let paused = self.nodes.values().filter(|node| node.paused_until_ms > self.now_ms);
         let paused: BTreeSet<Peer> = paused.map(|node| node.peer).collect();
         self.race_detector.viewed(&view, &paused, &mut self.observed.coverage);
@@ -325,7 +336,7 @@ impl<P: NodeProcess> World<P> {
     fn arrive(&mut self, from: Peer, to: Peer, bytes: Box<[u8]>) {
         let now_ms = self.now_ms;
         let (mutant, network) = (self.mutant, self.faults.network);
-        let Some(node) = self.nodes.get_mut(&to) else {
+        let Some(node) = self.nodes.get(&to) else {
             return;
         };
         if node.paused_until_ms > now_ms {
@@ -333,6 +344,8 @@ impl<P: NodeProcess> World<P> {
             return self.queue.schedule(at_ms, Event::PacketArrives { from, to, bytes });
         }
         let packet = Packet::decode_all(&bytes).expect("it was encoded");
+        self.note_answer(from, to, &packet);
+        let node = self.nodes.get_mut(&to).expect("it runs");
         let mut out = Vec::new();
         let true_ms = now_ms;
         let now_ms = node.clock(true_ms);
@@ -402,6 +415,7 @@ impl<P: NodeProcess> World<P> {
                 return self.restart(peer);
             }
             // Subtract what clocks may differ in rate.
+            node.deadline_ms = now_ms + LEASE_MS;
             let margin_ms = if self.faults.worst { LEASE_MS / 100 } else { 0 };
             node.process.set_deadline(match self.mutant {
                 Mutant::NoFencing => u64::MAX,
@@ -478,6 +492,7 @@ impl<P: NodeProcess> World<P> {
             match effect {
                 NodeCommand::Send(to, packet) => self.send(from, to, &packet),
                 NodeCommand::Propose(proposal) => {
+                    self.check_proposal(from, &proposal);
                     for delay_ms in arrivals(self.faults.network, &mut self.random) {
                         let at_ms = self.now_ms + delay_ms;
                         self.queue.schedule(at_ms, Event::ProposalArrives(proposal.clone()));
@@ -504,7 +519,7 @@ impl<P: NodeProcess> World<P> {
         if let Packet::Overlay(Message::Change { edit, .. }) = packet {
             self.record_pending_set(edit);
         }
-        if !self.partition.lets_through(from, to) {
+        if !self.partition.lets_through(from, to) || !self.passes_cut(from, to) {
             return;
         }
         self.encoded.clear();
@@ -618,7 +633,7 @@ impl<P: NodeProcess> World<P> {
         let next_ms = self.now_ms + 200 + self.random.below(2_000);
         self.queue.schedule(next_ms, Event::InjectFault);
         self.note_recovered();
-        if self.observed.is_settling {
+        if self.observed.is_settling || !self.draws_faults {
             return;
         }
         self.rot();
@@ -626,6 +641,9 @@ impl<P: NodeProcess> World<P> {
         let Some(peer) = self.random.pick(&peers).copied() else { return };
         if self.faults.hangs {
             self.hang_disks();
+        }
+        if self.faults.one_way && self.random.percent(15) {
+            return self.draw_cut(peer);
         }
         if self.faults.worst && self.random.percent(30) {
             return self.worst_fault(peer);

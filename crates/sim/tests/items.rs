@@ -22,7 +22,7 @@ fn check(world: &mut World<ItemNode>, seed: u64) {
 #[test]
 fn adds_are_stored_once_and_increments_count_once() {
     let (mut answered, mut keys, mut moves) = (0, 0, 0);
-    for seed in seeds(300, 3) {
+    for seed in seeds(300, 4) {
         let mut world: World<ItemNode> = World::new(seed, 4, FAULTS, Mutant::None);
         world.run(8_000);
         check(&mut world, seed);

@@ -9,7 +9,9 @@
 //! 2. A name keeps its node id for ever, each start gets a higher incarnation, and no id is given
 //!    to a second name: no chunk id can name two nodes.
 //! 3. A member whose lease ended leaves the view before any node can learn that it left.
-//! 4. A name's next incarnation joins only after the lease of the one before has ended: no two
+//! 4. A member that a majority of its watchers vote against leaves the view like one whose lease
+//!    ended: its lease is not renewed, and it is a member until a full lease after the vote.
+//! 5. A name's next incarnation joins only after the lease of the one before has ended: no two
 //!    processes serve the same data, whichever of them clients reach.
 
 use std::collections::BTreeMap;
@@ -18,7 +20,12 @@ use std::ops::Range;
 
 use crate::ids::{NAMED_FIRST, NodeId};
 pub use crate::overlay::Proposal;
-use crate::overlay::{Group, Member, OverlaySettings, Peer, RingSegment, View};
+use crate::overlay::{
+    Group, Member, OverlaySettings, Peer, RingSegment, VOTE_MS, VOTE_OUT_LEASES, View,
+};
+
+/// A node that comes back becomes a super peer at once if there are fewer than these.
+const RETURNED_SUPERS_MAX: usize = 2;
 
 /// The reason for which the coordinator refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,13 +77,18 @@ pub struct Coordinator {
     names: BTreeMap<String, Peer>,
     /// When each lease ends.
     leases: BTreeMap<NodeId, u64>,
+    /// Members with votes against them: the voters, and until when each vote counts.
+    votes: BTreeMap<Peer, BTreeMap<Peer, u64>>,
+    /// The member that was voted out last, until its lease has ended; the lease is not renewed.
+    fenced: Option<Peer>,
+    /// When the next member may be voted out.
+    next_vote_out_ms: u64,
 }
 
 impl Coordinator {
     /// An empty cluster whose members' leases last `lease_ms`.
     pub fn new(settings: OverlaySettings, lease_ms: u64) -> Self {
-        let view = View::default();
-        Self { settings, lease_ms, view, names: BTreeMap::new(), leases: BTreeMap::new() }
+        Self::resume(settings, lease_ms, View::default(), BTreeMap::new())
     }
 
     /// Restores a coordinator from what [`Self::view`] and [`Self::names`] returned. Leases are
@@ -87,7 +99,8 @@ impl Coordinator {
         view: View,
         names: BTreeMap<String, Peer>,
     ) -> Self {
-        Self { settings, lease_ms, view, names, leases: BTreeMap::new() }
+        let (leases, votes, fenced) = (BTreeMap::new(), BTreeMap::new(), None);
+        Self { settings, lease_ms, view, names, leases, votes, fenced, next_vote_out_ms: 0 }
     }
 
     /// All names that ever joined, with their last incarnations.
@@ -134,9 +147,12 @@ impl Coordinator {
         let member = Member { incarnation: peer.incarnation, is_super: false };
         self.view.members.insert(peer.node, member);
         self.view.revision += 1;
-        // The first members become super peers without a proposal.
+        // The first members become super peers without a proposal. If there are two, they promote
+        // one that comes back once it answers them: it may be a member that was voted out.
         let wanted = self.settings.supers_wanted(self.view.members.len());
-        if self.view.supers().count() < wanted.min(self.settings.supers_min) {
+        let most =
+            if peer.incarnation > 1 { RETURNED_SUPERS_MAX } else { self.settings.supers_min };
+        if self.view.supers().count() < wanted.min(most) {
             self.promote(peer)?;
         }
         Ok(peer)
@@ -149,7 +165,7 @@ impl Coordinator {
     /// [`CoordinatorError::NoMember`] if it has ended.
     pub fn keep_alive(&mut self, peer: Peer, now_ms: u64) -> Result<(), CoordinatorError> {
         self.expire(now_ms);
-        if !self.view.has(peer) {
+        if !self.view.has(peer) || self.fenced == Some(peer) {
             return Err(CoordinatorError::NoMember);
         }
         self.leases.insert(peer.node, now_ms + self.lease_ms);
@@ -202,11 +218,12 @@ impl Coordinator {
     /// # Errors
     ///
     /// [`CoordinatorError::Outdated`] if it was made from another state.
-    pub fn propose(&mut self, proposal: &Proposal) -> Result<(), CoordinatorError> {
+    pub fn propose(&mut self, proposal: &Proposal, now_ms: u64) -> Result<(), CoordinatorError> {
         match proposal {
+            Proposal::VoteOut { voter, member } => self.vote_out(*voter, *member, now_ms),
             Proposal::Promote(peer) => {
                 let wanted = self.settings.supers_wanted(self.view.members.len());
-                if self.view.next_super(wanted).is_none() || self.view.is_super(*peer) {
+                if self.view.next_super(wanted, |_| true).is_none() || self.view.is_super(*peer) {
                     return Err(CoordinatorError::Outdated);
                 }
                 self.promote(*peer)
@@ -225,6 +242,41 @@ impl Coordinator {
                 self.replace(*segment, group, replaces)
             }
         }
+    }
+
+    /// Counts a vote against a member. Once there are enough, the member's lease is not renewed any
+    /// more; it leaves the view when that ends, since until then it may answer.
+    fn vote_out(&mut self, voter: Peer, member: Peer, now_ms: u64) -> Result<(), CoordinatorError> {
+        if !self.view.has(voter) || !self.view.has(member) {
+            return Err(CoordinatorError::NoMember);
+        }
+        let votes = self.votes.entry(member).or_default();
+        votes.insert(voter, now_ms + VOTE_MS);
+        votes.retain(|_, until_ms| *until_ms > now_ms);
+        let voters: Vec<Peer> = votes.keys().copied().collect();
+        if now_ms >= self.next_vote_out_ms && self.may_vote_out(member, &voters) {
+            self.fence(member, now_ms);
+        }
+        Ok(())
+    }
+
+    /// Whether a member may be removed by these votes: they suffice, and no group would be left
+    /// without a majority.
+    pub fn may_vote_out(&self, member: Peer, voters: &[Peer]) -> bool {
+        self.view.is_voted_out(member, voters) && !self.is_needed(member)
+    }
+
+    /// Renews the lease of a member no more, which then ends a full lease from now on.
+    pub fn fence(&mut self, member: Peer, now_ms: u64) {
+        self.votes.clear();
+        self.fenced = Some(member);
+        self.leases.insert(member.node, now_ms + self.lease_ms);
+        self.next_vote_out_ms = now_ms + VOTE_OUT_LEASES * self.lease_ms;
+    }
+
+    /// The member that was voted out and whose lease has not ended.
+    pub fn fenced(&self) -> Option<Peer> {
+        self.fenced.filter(|peer| self.view.has(*peer))
     }
 
     fn replace(
@@ -256,6 +308,7 @@ impl Coordinator {
 
     fn remove(&mut self, node: NodeId) {
         self.leases.remove(&node);
+        self.votes.retain(|member, _| member.node != node);
         self.view.members.remove(&node);
         self.view.revision += 1;
     }
@@ -310,7 +363,7 @@ mod tests {
         let (mut coordinator, peers) = cluster(5);
         assert_eq!(coordinator.view().supers().count(), 3);
         let promote = Proposal::Promote(peers[4]);
-        assert_eq!(coordinator.propose(&promote), Err(CoordinatorError::Outdated));
+        assert_eq!(coordinator.propose(&promote, 0), Err(CoordinatorError::Outdated));
         let segment = coordinator.view().segment(peers[0]).expect("a super peer");
         let group = |number| Group {
             term: Term { number, leader: peers[0] },
@@ -318,23 +371,96 @@ mod tests {
         };
         let regroup =
             |number, replaces| Proposal::Regroup { segment, group: group(number), replaces };
-        assert_eq!(coordinator.propose(&regroup(2, Vec::new())), Ok(()));
+        assert_eq!(coordinator.propose(&regroup(2, Vec::new()), 0), Ok(()));
         let before = coordinator.view().clone();
-        assert_eq!(coordinator.propose(&regroup(3, Vec::new())), Err(CoordinatorError::Outdated));
+        assert_eq!(
+            coordinator.propose(&regroup(3, Vec::new()), 0),
+            Err(CoordinatorError::Outdated)
+        );
         let held = before.groups_of(segment);
-        assert_eq!(coordinator.propose(&regroup(2, held.clone())), Err(CoordinatorError::Outdated));
+        assert_eq!(
+            coordinator.propose(&regroup(2, held.clone()), 0),
+            Err(CoordinatorError::Outdated)
+        );
         assert_eq!(coordinator.view(), &before);
         // Only the node that reserved a segment can give it to a group.
         let term = Term { number: 4, leader: peers[1] };
         let claim = Proposal::Claim { segment, term, replaces: held.clone() };
-        assert_eq!(coordinator.propose(&claim), Ok(()));
-        assert_eq!(coordinator.propose(&claim), Err(CoordinatorError::Outdated));
-        assert_eq!(coordinator.propose(&regroup(5, held)), Err(CoordinatorError::Outdated));
+        assert_eq!(coordinator.propose(&claim, 0), Ok(()));
+        assert_eq!(coordinator.propose(&claim, 0), Err(CoordinatorError::Outdated));
+        assert_eq!(coordinator.propose(&regroup(5, held), 0), Err(CoordinatorError::Outdated));
         let held = coordinator.view().groups_of(segment);
         assert!(held.iter().all(|(_, group)| group.term == term && group.members == peers[..3]));
-        assert_eq!(coordinator.propose(&regroup(5, held)), Ok(()));
+        assert_eq!(coordinator.propose(&regroup(5, held), 0), Ok(()));
         // Two of three are a majority, one is not.
         assert_eq!(coordinator.leave(peers[1]), Ok(()));
         assert_eq!(coordinator.leave(peers[2]), Err(CoordinatorError::Needed));
+    }
+
+    #[test]
+    fn a_majority_of_the_watchers_votes_a_member_out_and_its_lease_ends_first() {
+        let (mut coordinator, peers) = cluster(5);
+        let watchers = coordinator.view().watchers(peers[4]);
+        assert_eq!(watchers, peers[..3], "the super peers that follow it on the ring");
+        let vote = |coordinator: &mut Coordinator, voter, member, now_ms| {
+            let fenced = coordinator.fenced();
+            let others = coordinator.view().peers().filter(|peer| fenced != Some(*peer));
+            coordinator.prolong(&others.collect::<Vec<_>>(), now_ms);
+            coordinator.propose(&Proposal::VoteOut { voter, member }, now_ms).expect("members");
+        };
+        // One of three is no majority, however often it votes; nor is one that does not watch.
+        for voter in [peers[0], peers[0], peers[3]] {
+            vote(&mut coordinator, voter, peers[4], 100);
+        }
+        assert_eq!(coordinator.fenced(), None);
+        // The first vote counts no more.
+        vote(&mut coordinator, peers[1], peers[4], 100 + VOTE_MS);
+        assert_eq!(coordinator.fenced(), None);
+        let voted_ms = 200 + VOTE_MS;
+        vote(&mut coordinator, peers[2], peers[4], voted_ms);
+        assert_eq!(coordinator.fenced(), Some(peers[4]));
+        assert_eq!(coordinator.keep_alive(peers[4], voted_ms + 1), Err(CoordinatorError::NoMember));
+        // What it may still answer under its lease ends before it leaves the view.
+        for peer in &peers[..4] {
+            coordinator.keep_alive(*peer, voted_ms + 999).expect("a member");
+        }
+        assert!(coordinator.view().has(peers[4]));
+        assert_eq!(coordinator.join("node-4", voted_ms + 999), Err(CoordinatorError::Alive));
+        coordinator.expire(voted_ms + 1_000);
+        assert!(!coordinator.view().has(peers[4]) && coordinator.view().members.len() == 4);
+        assert_eq!(
+            coordinator.join("node-4", voted_ms + 1_000).map(|peer| peer.incarnation),
+            Ok(2)
+        );
+        // The next one has to wait, and is not removed by old votes then.
+        for now_ms in [voted_ms + 1_500, voted_ms + 1_000 * VOTE_OUT_LEASES - 1] {
+            for voter in [peers[0], peers[1]] {
+                vote(&mut coordinator, voter, peers[3], now_ms);
+                assert_eq!(coordinator.fenced(), None);
+            }
+        }
+        vote(&mut coordinator, peers[0], peers[3], voted_ms + 1_000 * VOTE_OUT_LEASES);
+        assert_eq!(coordinator.fenced(), Some(peers[3]));
+    }
+
+    #[test]
+    fn no_vote_takes_a_group_its_majority() {
+        let (mut coordinator, peers) = cluster(3);
+        let segment = coordinator.view().segment(peers[0]).expect("a super peer");
+        let term = Term { number: 1, leader: peers[0] };
+        let group = Group { term, members: vec![peers[0], peers[2]] };
+        let regroup = Proposal::Regroup { segment, group, replaces: Vec::new() };
+        assert_eq!(coordinator.propose(&regroup, 0), Ok(()));
+        for member in [peers[2], peers[1]] {
+            for voter in peers.iter().copied().filter(|voter| *voter != member) {
+                assert_eq!(coordinator.propose(&Proposal::VoteOut { voter, member }, 0), Ok(()));
+            }
+        }
+        assert_eq!(coordinator.fenced(), Some(peers[1]), "the other is needed");
+        // Of two members neither can tell which one is cut off.
+        let (mut coordinator, peers) = cluster(2);
+        let vote = Proposal::VoteOut { voter: peers[0], member: peers[1] };
+        assert_eq!(coordinator.propose(&vote, 0), Ok(()));
+        assert_eq!(coordinator.fenced(), None);
     }
 }

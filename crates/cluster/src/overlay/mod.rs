@@ -64,7 +64,7 @@ pub use edit::{
 };
 pub use locator::{Answer, Located, Locator};
 pub use message::{HOPS_MAX, Message, OverlayCommand, OverlayEvent};
-pub use proposal::Proposal;
+pub use proposal::{Proposal, VOTE_MS, VOTE_OUT_LEASES};
 pub use ring::{POSITIONS, RingSegment, position};
 pub use super_peer::SuperPeer;
 pub use view::{GROUP_MEMBERS, Group, Member, OverlaySettings, Peer, Term, View};

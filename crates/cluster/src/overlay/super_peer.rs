@@ -6,7 +6,6 @@ use super::attempt::Takeover;
 use super::catalog::Catalog;
 use super::edit::{Change, Edit, MetadataRecord, Refusal, RequestId, Snapshot, Summary, Version};
 use super::message::{HOPS_MAX, Message, OverlayCommand, OverlayEvent};
-use super::proposal::Proposal;
 use super::ring::{RingSegment, position};
 use super::view::{Group, OverlaySettings, Peer, Term, View};
 use crate::ids::{ChunkId, Creator, IdRange};
@@ -48,6 +47,7 @@ pub struct SuperPeer {
     creators_with_dead: BTreeSet<Creator>,
     batches: BTreeMap<Creator, Batch>,
     queues: BTreeMap<Creator, VecDeque<Edit>>,
+    watch: watch::MemberWatch,
     next_retry_ms: u64,
     next_compare_ms: u64,
     next_announce_ms: u64,
@@ -81,6 +81,7 @@ impl SuperPeer {
             creators_with_dead: BTreeSet::new(),
             batches: BTreeMap::new(),
             queues: BTreeMap::new(),
+            watch: watch::MemberWatch::default(),
             next_retry_ms: 0,
             next_compare_ms: 0,
             next_announce_ms: 0,
@@ -195,15 +196,6 @@ impl SuperPeer {
         foreign.iter().for_each(|summary| self.catalog.remove(summary.creator));
     }
 
-    /// The first member keeps the number of super peers up.
-    fn promote(&self, out: &mut Vec<OverlayCommand>) {
-        let is_first = self.view.members.keys().next() == Some(&self.me.node);
-        let wanted = self.settings.supers_wanted(self.view.members.len());
-        if is_first && let Some(next) = self.view.next_super(wanted) {
-            out.push(OverlayCommand::Propose(Proposal::Promote(next)));
-        }
-    }
-
     /// Advances the time to `now_ms`.
     pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<OverlayCommand>) {
         if now_ms < self.next_retry_ms {
@@ -220,6 +212,7 @@ impl SuperPeer {
             self.send_batch(creator, out);
         }
         self.remove_dead_members(out);
+        self.watch_members(now_ms, out);
         self.send_failover_grants(out);
         if now_ms >= self.next_compare_ms {
             self.next_compare_ms = now_ms + self.settings.compare_ms;
@@ -727,3 +720,4 @@ fn answer(edit: &Edit, result: Result<u64, Refusal>) -> OverlayCommand {
 mod removal;
 #[cfg(test)]
 mod tests;
+mod watch;

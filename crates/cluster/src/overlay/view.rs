@@ -17,6 +17,16 @@ pub struct Peer {
     pub incarnation: u32,
 }
 
+impl Peer {
+    /// The super peers that watch this member, given all super peers in ring order: those that
+    /// follow it on the ring, as many as hold its metadata.
+    pub(super) fn watchers(self, supers: &[Peer]) -> Vec<Peer> {
+        let next = supers.partition_point(|peer| peer.node <= self.node);
+        let around = supers[next..].iter().chain(&supers[..next]);
+        around.copied().filter(|peer| *peer != self).take(GROUP_MEMBERS).collect()
+    }
+}
+
 /// Orders the leaders of a part of the ring; no two leaders share a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term {
@@ -49,6 +59,9 @@ pub(super) fn majority(members: usize) -> usize {
 
 /// Super peers that hold a segment's metadata, if there are enough.
 pub const GROUP_MEMBERS: usize = 3;
+
+/// Votes that a member is removed by, at least.
+const VOTES_MIN: usize = 2;
 
 /// A member of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +128,19 @@ impl View {
         around.take(GROUP_MEMBERS).collect()
     }
 
+    /// The super peers that watch a member, and vote against it if it does not answer.
+    pub fn watchers(&self, member: Peer) -> Vec<Peer> {
+        member.watchers(&self.supers().collect::<Vec<_>>())
+    }
+
+    /// Whether these votes suffice to remove a member: they come from a majority of its watchers,
+    /// and from two at least.
+    pub fn is_voted_out(&self, member: Peer, voters: &[Peer]) -> bool {
+        let watchers = self.watchers(member);
+        let votes = watchers.iter().filter(|watcher| voters.contains(watcher)).count();
+        self.has(member) && votes >= majority(watchers.len()).max(VOTES_MIN)
+    }
+
     /// The groups that hold a segment at present, part by part.
     pub fn groups_of(&self, segment: RingSegment) -> Vec<(Range<u64>, Group)> {
         let of_part = |part| self.groups.over(part).map(|(span, group)| (span, group.clone()));
@@ -122,12 +148,16 @@ impl View {
     }
 
     /// The peer to promote next, if there are fewer than `wanted` super peers: the middle of the
-    /// longest run of ordinary peers, so that segments stay of similar size.
-    pub fn next_super(&self, wanted: usize) -> Option<Peer> {
+    /// longest run of ordinary peers that are fit, so that segments stay of similar size.
+    pub fn next_super(&self, wanted: usize, is_fit: impl Fn(Peer) -> bool) -> Option<Peer> {
         if self.supers().count() >= wanted.min(self.members.len()) {
             return None;
         }
-        let nodes: Vec<(NodeId, Member)> = self.members.iter().map(|(n, m)| (*n, *m)).collect();
+        let nodes = self.members.iter().map(|(node, member)| (*node, *member));
+        let is_left = |(node, member): &(NodeId, Member)| {
+            member.is_super || is_fit(Peer { node: *node, incarnation: member.incarnation })
+        };
+        let nodes: Vec<(NodeId, Member)> = nodes.filter(is_left).collect();
         let runs = nodes.split(|(_, member)| member.is_super);
         let longest = runs.rev().max_by_key(|run| run.len())?;
         let (node, member) = longest.get(longest.len() / 2)?;
@@ -146,10 +176,14 @@ pub struct OverlaySettings {
     pub retry_ms: u64,
     /// Interval at which groups compare their digests.
     pub compare_ms: u64,
-    /// Interval at which super peers send the list of super peers to their peers.
+    /// Interval at which super peers send the list of super peers to their peers, and probe the
+    /// members that they watch.
     pub announce_ms: u64,
     /// Time without renewal after which a member is removed.
     pub lease_ms: u64,
+    /// Time without an answer after which a super peer votes against a member; a lease at least.
+    /// It is longer than the event loop of a sound node may take for one turn.
+    pub silence_ms: u64,
     /// Queued edits of one creator at most; more are dropped, and their requesters repeat them.
     pub queue_max: usize,
 }
@@ -163,12 +197,19 @@ impl Default for OverlaySettings {
             compare_ms: 1_000,
             announce_ms: 1_000,
             lease_ms: 3_000,
+            silence_ms: 15_000,
             queue_max: 4_096,
         }
     }
 }
 
 impl OverlaySettings {
+    /// Probes without an answer after which a super peer votes against a member.
+    pub(super) fn silent_probes(&self) -> u32 {
+        let silence_ms = self.silence_ms.max(self.lease_ms);
+        u32::try_from(silence_ms.div_ceil(self.announce_ms.max(1))).unwrap_or(u32::MAX).max(1)
+    }
+
     /// Number of super peers that a cluster of `nodes` should have.
     pub fn supers_wanted(&self, nodes: usize) -> usize {
         let share = nodes.saturating_mul(usize::from(self.super_share_percent.min(100)));
@@ -214,7 +255,9 @@ mod tests {
     #[test]
     fn the_middle_of_the_longest_run_is_next() {
         let view = view(&[10], &[1, 2, 20, 21, 22]);
-        assert_eq!(view.next_super(3), Some(peer(21)));
-        assert_eq!(view.next_super(1), None);
+        assert_eq!(view.next_super(3, |_| true), Some(peer(21)));
+        assert_eq!(view.next_super(1, |_| true), None);
+        assert_eq!(view.next_super(3, |fit| fit != peer(21)), Some(peer(2)));
+        assert_eq!(view.next_super(3, |_| false), None);
     }
 }

@@ -42,7 +42,8 @@ impl<P: NodeProcess> World<P> {
                 .all(|summary| truth.replica_sets(summary.creator).all(|peers| has_backup(&peers)))
     }
 
-    /// Whether a node runs, and will be back from a pause before its lease ends.
+    /// Whether a node runs, others reach it, and it will be back from a pause before its lease
+    /// ends.
     fn runs(&self, peer: Peer) -> bool {
         let node = self.nodes.get(&peer);
         let is_stalling = self.stalling.is_some_and(|(stalling, _)| stalling == peer);
@@ -52,6 +53,8 @@ impl<P: NodeProcess> World<P> {
         };
         !is_stalling
             && !self.is_stuck(peer.node)
+            && !self.is_cut(peer.node)
+            && self.coordinator.fenced() != Some(peer)
             && self.view().has(peer)
             && node.is_some_and(comes_back)
     }

@@ -85,6 +85,7 @@ impl SuperPeer {
 
     /// A peer was alive at a revision of the coordinator.
     pub(super) fn on_alive(&mut self, from: Peer, revision: u64) {
+        self.watch.on_alive(from);
         let answered = self.alive.entry(from).or_default();
         *answered = revision.max(*answered);
         // A removal may have waited for it.

@@ -1,6 +1,7 @@
 //! Requests that arrive at a super peer that is not responsible.
 
 use super::super::edit::ReplicaSet;
+use super::super::proposal::Proposal;
 use super::super::view::Member;
 use super::*;
 use crate::ids::NodeId;
@@ -88,4 +89,97 @@ fn an_own_request_is_answered_however_often_it_was_forwarded() {
         panic!("{appended:?}")
     };
     assert_eq!(to, peer(OTHER));
+}
+
+/// Super peers 10, 20 and 30 and the ordinary peer 15, as seen by 10.
+fn watcher() -> SuperPeer {
+    let mut view = View { revision: 7, ..View::default() };
+    for (number, is_super) in [(ME, true), (ASKER, false), (OTHER, true), (30, true)] {
+        view.members.insert(peer(number).node, Member { incarnation: 1, is_super });
+    }
+    let mut own = SuperPeer::new(peer(ME), OverlaySettings::default());
+    own.on_view(&view, &mut Vec::new());
+    own
+}
+
+/// A round of probes, which these peers answer. Returns those that were probed and voted against.
+fn probe(own: &mut SuperPeer, now_ms: u64, answer: &[u16]) -> (Vec<Peer>, Vec<Peer>) {
+    let (mut out, mut probed, mut votes) = (Vec::new(), Vec::new(), Vec::new());
+    own.watch_members(now_ms, &mut out);
+    for command in out {
+        match command {
+            OverlayCommand::Send(to, Message::Probe { .. }) => probed.push(to),
+            OverlayCommand::Propose(Proposal::VoteOut { voter, member }) if voter == peer(ME) => {
+                votes.push(member);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    for number in answer {
+        own.on_message(peer(*number), Message::Alive { revision: 7 }, &mut Vec::new());
+    }
+    (probed, votes)
+}
+
+#[test]
+fn a_watcher_votes_against_a_member_that_is_silent_while_others_are_heard() {
+    let mut own = watcher();
+    let probes = u64::from(OverlaySettings::default().silent_probes());
+    let all = [ASKER, OTHER, 30].map(peer).to_vec();
+    assert_eq!(probe(&mut own, 0, &[ASKER, OTHER, 30]), (all.clone(), Vec::new()));
+    assert_eq!(probe(&mut own, 999, &[]), Default::default(), "it is not time yet");
+    for round in 1..=probes {
+        let heard = [OTHER, 30];
+        assert_eq!(probe(&mut own, round * 1_000, &heard), (all.clone(), Vec::new()), "{round}");
+    }
+    let now_ms = 1_000 * (probes + 1);
+    assert_eq!(probe(&mut own, now_ms, &[OTHER]), (all.clone(), vec![peer(ASKER)]));
+    // One of the other watchers is silent too: two of three are heard, and so on.
+    for round in 1..probes {
+        let (_, votes) = probe(&mut own, now_ms + round * 1_000, &[OTHER]);
+        assert_eq!(votes, [peer(ASKER)], "{round}");
+    }
+    // It hears nobody: it is itself cut off.
+    for round in probes..probes + 10 {
+        let (_, votes) = probe(&mut own, now_ms + round * 1_000, &[]);
+        assert!(round < probes + 3 || votes.is_empty(), "{round}: {votes:?}");
+    }
+    // An answer ends it.
+    let now_ms = now_ms + 1_000 * (probes + 10);
+    probe(&mut own, now_ms, &[ASKER, OTHER, 30]);
+    assert_eq!(probe(&mut own, now_ms + 1_000, &[]), (all, Vec::new()));
+}
+
+#[test]
+fn a_member_that_never_answered_may_be_reading_its_log() {
+    let mut own = watcher();
+    let probes = u64::from(OverlaySettings::default().silent_probes());
+    let votes_at = (0..).find(|round| {
+        let (_, votes) = probe(&mut own, round * 1_000, &[OTHER, 30]);
+        assert!(votes.is_empty() || votes == [peer(ASKER)], "{votes:?}");
+        !votes.is_empty()
+    });
+    assert_eq!(votes_at, Some(40 * probes));
+}
+
+#[test]
+fn a_member_that_does_not_answer_becomes_no_super_peer() {
+    let mut view = View { revision: 7, ..View::default() };
+    for (number, is_super) in [(ME, true), (ASKER, false), (16, false), (OTHER, true)] {
+        view.members.insert(peer(number).node, Member { incarnation: 1, is_super });
+    }
+    let mut own = SuperPeer::new(peer(ME), OverlaySettings::default());
+    own.on_view(&view, &mut Vec::new());
+    let promotes = |own: &SuperPeer| {
+        let mut out = Vec::new();
+        own.promote(&mut out);
+        out
+    };
+    assert_eq!(promotes(&own), [], "it does not know whether anybody answers");
+    // The first choice does not, so the second is asked.
+    for round in 0..3 {
+        assert_eq!(promotes(&own), []);
+        probe(&mut own, round * 1_000, &[ASKER, OTHER]);
+    }
+    assert_eq!(promotes(&own), [OverlayCommand::Propose(Proposal::Promote(peer(ASKER)))]);
 }
