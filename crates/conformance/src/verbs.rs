@@ -334,7 +334,8 @@ pub fn marks<I: Engine>() {
 pub fn vivify<I: Engine>() {
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
-    let get = Verb::Get(Get { vivify: Some(30), ..Get::default() });
+    let get = Get { vivify: Some(30), checks_stale: true, ..Get::default() };
+    let get = Verb::Get(get);
     let (Outcome::Hit(hit), Some(item)) = session.apply(b"k", get) else { panic!("created") };
     assert!(hit.won && hit.created && item.value.is_empty(), "{hit:?} {item:?}");
     let (Outcome::Hit(hit), Some(_)) = session.apply(b"k", get) else { panic!("there now") };

@@ -193,8 +193,8 @@ fn decide_get<'a>(
             .then(|| next_cas(get.new_cas, None, fresh_cas));
         let mut item_write =
             ItemWrite::of_value(Part::Empty, 0, Expiry::from_client(expiry, now), cas);
-        item_write.meta_flags.won = true;
-        let hit = Hit { won: true, created: true, ..Hit::default() };
+        item_write.meta_flags.won = get.checks_stale;
+        let hit = Hit { won: get.checks_stale, created: true, ..Hit::default() };
         return Decision::Replace(item_write, Outcome::Hit(hit));
     };
     let mut item_write = ItemWrite::of_item(item);
@@ -241,7 +241,8 @@ enum Comparison {
 fn compare_cas(store: &Store<'_>, item: &ItemView<'_>, fresh_cas: u64) -> Comparison {
     let Some(compare) = store.compare else { return Comparison::NotAsked };
     match item.cas {
-        Some(cas) if cas == compare.cas => Comparison::Equal,
+        // Where the item has this id by a client's choice, 0 still equals nothing.
+        Some(cas) if cas == compare.cas && cas != 0 => Comparison::Equal,
         Some(cas) if cas < compare.cas => Comparison::Different,
         // An item without an id was written after every id that a client can hold.
         None if compare.cas >= fresh_cas => Comparison::Different,
@@ -331,20 +332,16 @@ fn decide_arithmetic<'a>(
     // A value never gets shorter: like memcached, fill it up with spaces.
     let digits = digits(number);
     item_write.parts = [digits, Part::Spaces(item.value.len().saturating_sub(digits.len(0)))];
+    let expiry = arithmetic.touch.map_or(item.expiry, |expiry| Expiry::from_client(expiry, now));
     if item_write.value_bytes(0) > item.value.len() {
-        // memcached makes a new item of a number that grew.
+        // memcached makes a new item of a number that grew, and sets and shows what the client asks
+        // for at the old one: neither the id nor the expiry stay.
         item_write.meta_flags = MetaFlags::default();
+        item_write.cas = cas.map(|_| next_cas(None, Some(item), fresh_cas));
+    } else {
+        item_write.expiry = expiry;
     }
-    if let Some(expiry) = arithmetic.touch {
-        item_write.expiry = Expiry::from_client(expiry, now);
-    }
-    let counted = Counted {
-        number,
-        created: false,
-        cas,
-        expiry: item_write.expiry,
-        expiry_before: item.expiry,
-    };
+    let counted = Counted { number, created: false, cas, expiry, expiry_before: item.expiry };
     Decision::Replace(item_write, Outcome::Number(counted))
 }
 
@@ -568,6 +565,51 @@ mod tests {
             ..Counted::default()
         };
         assert_eq!(outcome, Outcome::Number(counted));
+    }
+
+    #[test]
+    fn a_number_that_grows_shows_the_time_and_id_asked_for_and_keeps_neither() {
+        let asked = Arithmetic {
+            delta: 1,
+            touch: Some(-1),
+            new_cas: Some(900),
+            wants_cas: true,
+            ..Arithmetic::default()
+        };
+        let (item_write, outcome) = replaced(&item(b"9"), Verb::Arithmetic(asked));
+        assert_eq!((item_write.expiry, item_write.cas), (Expiry(1060), Some(FRESH)));
+        let counted = Counted {
+            number: 10,
+            created: false,
+            cas: Some(900),
+            expiry: Expiry(999),
+            expiry_before: Expiry(1060),
+        };
+        assert_eq!(outcome, Outcome::Number(counted));
+        let (item_write, _) = replaced(&item(b"8"), Verb::Arithmetic(asked));
+        assert_eq!((item_write.expiry, item_write.cas), (Expiry(999), Some(900)));
+    }
+
+    #[test]
+    fn the_id_0_equals_no_id_of_a_store() {
+        let compare = Some(Compare { cas: 0, accepts_older_as_stale: true });
+        let store = Store { compare, ..Store::new(StoreMode::Set, b"new", 0, 0) };
+        let chosen = ItemView { cas: Some(0), ..item(b"value") };
+        let refused = run(Some(&chosen), Verb::Store(store));
+        assert!(matches!(refused, Decision::Keep(Outcome::Exists)));
+    }
+
+    #[test]
+    fn only_a_meta_get_wins_the_item_that_it_creates() {
+        for checks_stale in [false, true] {
+            let get = Get { vivify: Some(30), checks_stale, ..Get::default() };
+            let Decision::Replace(item_write, outcome) = run(None, Verb::Get(get)) else {
+                panic!("created")
+            };
+            assert_eq!(item_write.meta_flags.won, checks_stale);
+            let hit = Hit { won: checks_stale, created: true, ..Hit::default() };
+            assert_eq!(outcome, Outcome::Hit(hit));
+        }
     }
 
     #[test]

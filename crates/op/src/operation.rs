@@ -51,7 +51,8 @@ pub struct Get {
     pub wants_cas: bool,
     /// The CAS id for an item that this operation creates (meta `E`).
     pub new_cas: Option<u64>,
-    /// Tell the first client that asks for a stale item to recache it (every meta get).
+    /// Tell the client whose read creates the item, and the first that asks for a stale one, to
+    /// recache it (every meta get that is not refused).
     pub checks_stale: bool,
     /// `recache_below_seconds` looks at the expiry that `touch` set, not at the one before.
     pub touches_before_recache: bool,
@@ -133,13 +134,13 @@ pub struct Arithmetic {
     pub initial: Option<u64>,
     /// The expiry of an item that is created with `initial`.
     pub initial_expiry: i64,
-    /// Set the expiry to this (meta `T`).
+    /// Set the expiry to this, unless the number gets longer (meta `T`).
     pub touch: Option<i64>,
     /// The id that the item must have.
     pub compare: Option<u64>,
     /// Answer with the new CAS id, so give the item one.
     pub wants_cas: bool,
-    /// The CAS id to give (meta `E`).
+    /// The CAS id to give, unless the number gets longer (meta `E`).
     pub new_cas: Option<u64>,
 }
 

@@ -53,7 +53,7 @@ pub struct Counted {
     pub created: bool,
     /// The item's CAS id where one was asked for.
     pub cas: Option<u64>,
-    /// The time when the item expires.
+    /// The time when the item expires, or that the client asked for where the number got longer.
     pub expiry: Expiry,
     /// When the item ended before this operation (meta `t` ahead of `T`).
     pub expiry_before: Expiry,

@@ -7,11 +7,10 @@
 //!
 //! Differences from memcached 1.6.45:
 //! - `k` shows a key in base64 if the request sent it so (`b`), not if the item was stored so.
-//! - `t` of an item that the same request let expire is 0, not a number that wrapped around.
-//! - An opaque token that is too long is refused before anything is done; memcached's mg and ma
-//!   have done it already.
-//! - `T` and `E` of an ma whose number gets more digits count; memcached sets them on the item that
-//!   was just replaced.
+//! - `t` of an item that the same request let expire, by a time since the server's start, is as if
+//!   it had ended at second 1.
+//! - `E` of an ms that is refused for its opaque token is forgotten; memcached gives the id to the
+//!   connection's next classic store.
 //! - `I` takes an id that was handed out for another key for an older one if the item itself has no
 //!   id yet.
 
@@ -78,7 +77,6 @@ mod problems {
     pub const BAD_ARITHMETIC: Problem = problem("CLIENT_ERROR invalid or duplicate flag");
     pub const BAD_SET_MODE: Problem = problem("CLIENT_ERROR invalid mode for ms M token");
     pub const BAD_ARITHMETIC_MODE: Problem = problem("CLIENT_ERROR invalid mode for ma M token");
-    pub const LONG_OPAQUE: Problem = problem("CLIENT_ERROR opaque token too long");
 }
 
 /// Whether every flag token starts like one; where not, memcached's tokenizer gives up at once.
@@ -230,9 +228,9 @@ pub(crate) fn parse<'a>(
         return parse_set(key, tokens, line, limits);
     }
     if kind == MetaKind::Debug {
-        return parse_debug(key, tokens, line);
+        return parse_debug(key, tokens, line, limits);
     }
-    let flags = match Flags::parse(tokens, key, 2) {
+    let mut flags = match Flags::parse(tokens, key, 2) {
         Ok(flags) => flags,
         Err(_) if !starts_like_flags(tokens, 2) => return refuse(line, Problem::BAD_FORMAT, 0),
         Err(_) if kind == MetaKind::Arithmetic => {
@@ -249,16 +247,20 @@ pub(crate) fn parse<'a>(
         _ => false,
     };
     if flags.opaque_is_long {
-        return refuse(line, problems::LONG_OPAQUE, 0);
+        if kind == MetaKind::Delete {
+            return refuse(line, Problem::LONG_OPAQUE, 0);
+        }
+        flags.end_at_opaque(tokens);
     }
     let wire_key = flags.key(key);
-    let reply = flags.reply(kind, wire_key, tokens);
+    let shown = if flags.opaque_is_long { MetaKind::LongOpaque } else { kind };
+    let reply = flags.reply(shown, wire_key, tokens);
     let wants_cas = flags.wants_cas && limits.hands_out_cas;
     let verb = match kind {
         MetaKind::Delete => Verb::Delete(flags.delete()),
         MetaKind::Arithmetic => Verb::Arithmetic(flags.arithmetic(is_decrement, wants_cas)),
         _ => match flags.get(wants_cas) {
-            None if !flags.key_is_base64 => {
+            None if !flags.key_is_base64 && !flags.opaque_is_long => {
                 return line.step(Request::Read(Read {
                     keys: Keys::single(key),
                     reply: Reply::meta(reply),
@@ -267,7 +269,8 @@ pub(crate) fn parse<'a>(
                 }));
             }
             get => {
-                let read = Get { wants_cas, checks_stale: true, ..Get::default() };
+                let checks_stale = !flags.opaque_is_long;
+                let read = Get { wants_cas, checks_stale, ..Get::default() };
                 Verb::Get(get.unwrap_or(read))
             }
         },
@@ -276,6 +279,28 @@ pub(crate) fn parse<'a>(
 }
 
 impl Flags {
+    /// Leaves what memcached has done to the item when it finds that the opaque token is too long:
+    /// the flags behind the token do not count, and a get neither wins the recache token nor, with
+    /// flags that lock the item, counts as an access.
+    #[cold]
+    fn end_at_opaque(&mut self, mut tokens: Tokens<'_>) {
+        self.leaves_recency |= self.touch.is_some()
+            || self.vivify.is_some()
+            || self.recache.is_some()
+            || self.shows_last_access;
+        (self.touch, self.recache, self.last_expiry) = (None, None, 0);
+        while let Some(token) = tokens.next() {
+            let seconds = parse_i32(&token[1..]);
+            match token[0] {
+                b'O' => break,
+                b'T' => self.touch = seconds,
+                b'N' => {}
+                _ => continue,
+            }
+            self.last_expiry = seconds.unwrap_or(0);
+        }
+    }
+
     /// The operation of an mg that does more than read.
     fn get(&self, wants_cas: bool) -> Option<Get> {
         let acts = self.touch.is_some()
@@ -289,7 +314,7 @@ impl Flags {
             recache_below_seconds: self.recache.map(i64::from),
             wants_cas,
             new_cas: self.new_cas,
-            checks_stale: true,
+            checks_stale: !self.opaque_is_long,
             touches_before_recache: self.touches_before_recache,
             is_quiet_access: self.leaves_recency,
         })
@@ -345,7 +370,8 @@ impl Flags {
             compare: compare.map(|cas| Compare { cas, accepts_older_as_stale }),
             vivify: self.vivify.filter(|_| joins).map(i64::from),
             wants_cas,
-            new_cas: self.new_cas,
+            // memcached's store takes 0 for no id.
+            new_cas: self.new_cas.filter(|cas| *cas != 0),
         })
     }
 }
@@ -378,7 +404,7 @@ fn parse_set<'a>(
         return line.refuse(Refusal { swallow: length + 2, removes: Some(key), ..refusal });
     }
     if flags.opaque_is_long {
-        return refuse(line, problems::LONG_OPAQUE, length + 2);
+        return refuse(line, Problem::LONG_OPAQUE, length + 2);
     }
     match value(line, length) {
         Value::Whole(value, used) => {
@@ -394,7 +420,7 @@ fn parse_set<'a>(
 }
 
 /// `me`. As in memcached 1.6.45, `b` counts only with another flag behind it.
-fn parse_debug<'a>(key: &'a [u8], tokens: Tokens<'a>, line: Line<'a>) -> Step<'a> {
+fn parse_debug<'a>(key: &'a [u8], tokens: Tokens<'a>, line: Line<'a>, limits: &Limits) -> Step<'a> {
     let mut flags = tokens;
     let is_base64 = flags.next() == Some(b"b") && flags.next().is_some();
     if !starts_like_flags(tokens, 2) {
@@ -406,6 +432,7 @@ fn parse_debug<'a>(key: &'a [u8], tokens: Tokens<'a>, line: Line<'a>) -> Step<'a
     let flags = Flags { key_is_base64: is_base64, shows_value: true, ..Flags::default() };
     let key = flags.key(key);
     let reply = Reply::meta(flags.reply(MetaKind::Debug, key, tokens));
-    let verb = Verb::Get(Get { is_quiet_access: true, ..Get::default() });
+    let wants_cas = limits.hands_out_cas;
+    let verb = Verb::Get(Get { is_quiet_access: true, wants_cas, ..Get::default() });
     line.step(Request::Apply(Apply { key, verb, reply }))
 }

@@ -41,6 +41,8 @@ problems! {
     NOT_A_NUMBER NOT_A_NUMBER "CLIENT_ERROR cannot increment or decrement non-numeric value";
     /// The item would be longer than items may be.
     TOO_LARGE TOO_LARGE "SERVER_ERROR object too large for cache";
+    /// A meta command whose opaque token is too long.
+    LONG_OPAQUE INVALID "CLIENT_ERROR opaque token too long";
     /// There is no memory for a value.
     OUT_OF_MEMORY OUT_OF_MEMORY "SERVER_ERROR out of memory storing object";
     /// There is no memory for the answers of a `get`.

@@ -8,7 +8,8 @@
 //! - A get with a key that is too long gets one error line, as in older versions. 1.6.45 sends an
 //!   empty line behind it and drops the answers to requests before it that are not yet sent, which
 //!   puts a client out of step.
-//! - A gat with such a key touches none of its keys; memcached has touched those before it.
+//! - A get or gat with such a key reads or touches none of its keys; memcached has done so with
+//!   those before it.
 //! - A number that gets fewer digits is filled up with spaces, always; memcached leaves them out if
 //!   an answer with the item is still under way.
 

@@ -125,6 +125,7 @@ scripts! {
     meta_delete
     meta_arithmetic
     meta_recache
+    meta_order
     binary_items
     binary_numbers
     binary_commands

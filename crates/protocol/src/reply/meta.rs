@@ -3,7 +3,7 @@
 use amalgam_op::{Counted, Expiry, Hit, ItemView, MAX_KEY_BYTES, Now, Outcome};
 
 use crate::keys::{KeyScratch, Tokens};
-use crate::number::append_decimal;
+use crate::number::{append_decimal, parse_i32};
 use crate::reply::RESERVED_VALUE_BYTES;
 use crate::{Problem, WireKey, base64, item_bytes, status};
 
@@ -20,6 +20,8 @@ pub(crate) enum MetaKind {
     Arithmetic,
     /// `me`, which shows what is known about an item.
     Debug,
+    /// A get or arithmetic that is executed and then refused, because its opaque token is too long.
+    LongOpaque,
 }
 
 /// How to answer a meta command.
@@ -43,18 +45,25 @@ pub(crate) struct MetaReply<'a> {
 impl MetaReply<'_> {
     /// Implements [`crate::Reply::hit_head`].
     pub fn hit_head(&self, out: &mut Vec<u8>, item: &ItemView<'_>, hit: Hit, now: &Now) -> bool {
-        if self.kind == MetaKind::Debug {
-            self.append_debug(out, item, now);
-            return false;
+        match self.kind {
+            MetaKind::Debug => {
+                self.append_debug(out, item, now);
+                return false;
+            }
+            MetaKind::LongOpaque => {
+                append_line(out, Problem::LONG_OPAQUE.line);
+                return false;
+            }
+            _ => {}
         }
         let client_has_it = self.has_version.is_some() && self.has_version == item.cas;
         let shows_value = self.shows_value && !client_has_it;
         out.reserve(item.key.len() + item.value.len().min(RESERVED_VALUE_BYTES) + 128);
         append_status(out, shows_value.then_some(item.value.len()));
         let mut expiry = if self.moves_expiry { hit.expiry_before } else { item.expiry };
-        self.append_flags(out, |out, flag| match flag {
+        self.append_flags(out, |out, flag, argument| match flag {
+            b'T' | b'N' if hit.created => expiry = expiry_of(argument, now),
             b'T' => expiry = item.expiry,
-            b'N' if hit.created => expiry = item.expiry,
             b's' => append_number_flag(out, flag, item.value.len() as u64),
             b't' => append_time_left(out, expiry, now),
             b'c' => append_number_flag(out, flag, item.cas.unwrap_or(0)),
@@ -81,6 +90,11 @@ impl MetaReply<'_> {
         let status = match outcome {
             Outcome::Hit(_) => return,
             Outcome::NotFound if self.kind == MetaKind::Debug => return out.extend(b"EN\r\n"),
+            Outcome::NotFound | Outcome::Exists | Outcome::Number(_)
+                if self.kind == MetaKind::LongOpaque =>
+            {
+                return append_line(out, Problem::LONG_OPAQUE.line);
+            }
             Outcome::NotFound if self.kind == MetaKind::Get => {
                 if self.quiet {
                     return;
@@ -110,7 +124,7 @@ impl MetaReply<'_> {
             _ => (0, self.sent_bytes),
         };
         let is_set = self.kind == MetaKind::Set;
-        self.append_flags(out, |out, flag| match flag {
+        self.append_flags(out, |out, flag, _| match flag {
             b'c' if is_set => append_number_flag(out, flag, cas),
             b's' if is_set => append_number_flag(out, flag, value_bytes as u64),
             _ => {}
@@ -135,9 +149,9 @@ impl MetaReply<'_> {
         append_status(out, self.shows_value.then_some(digits.len()));
         let mut expiry = if self.moves_expiry { counted.expiry_before } else { counted.expiry };
         let created = counted.created;
-        self.append_flags(out, |out, flag| match flag {
+        self.append_flags(out, |out, flag, argument| match flag {
+            b'T' | b'N' if created => expiry = expiry_of(argument, now),
             b'T' => expiry = counted.expiry,
-            b'N' if created => expiry = counted.expiry,
             b't' => append_time_left(out, expiry, now),
             b'c' => append_number_flag(out, flag, counted.cas.unwrap_or(0)),
             _ => {}
@@ -150,7 +164,7 @@ impl MetaReply<'_> {
     }
 
     /// Walks over the flags: opaque and key are shown by every command, the others by `show`.
-    fn append_flags(&self, out: &mut Vec<u8>, mut show: impl FnMut(&mut Vec<u8>, u8)) {
+    fn append_flags(&self, out: &mut Vec<u8>, mut show: impl FnMut(&mut Vec<u8>, u8, &[u8])) {
         let mut flags = Tokens::new(self.flags);
         while let Some(token) = flags.next() {
             match token[0] {
@@ -165,7 +179,7 @@ impl MetaReply<'_> {
                         out.extend_from_slice(b" b");
                     }
                 }
-                flag => show(out, flag),
+                flag => show(out, flag, &token[1..]),
             }
         }
     }
@@ -229,9 +243,26 @@ fn append_time_left(out: &mut Vec<u8>, expiry: Expiry, now: &Now) {
 
 fn append_remaining(out: &mut Vec<u8>, expiry: Expiry, now: &Now) {
     match expiry.remaining_seconds(now) {
+        Some(0) => append_decimal(out, wrapped_remaining(now).into()),
         Some(seconds) => append_decimal(out, seconds.into()),
         None => out.extend_from_slice(b"-1"),
     }
+}
+
+/// The expiry that a flag of an item's creation sets, which was parsed before.
+#[cold]
+fn expiry_of(argument: &[u8], now: &Now) -> Expiry {
+    Expiry::from_client(parse_i32(argument).unwrap_or(0).into(), now)
+}
+
+/// How many seconds memcached's clock shows that ours does not.
+const MEMCACHED_SECONDS_AHEAD: u32 = 60;
+
+/// What memcached shows as the time left of an item that the same request made expire: it ended at
+/// second 1, and the subtraction wraps around.
+#[cold]
+fn wrapped_remaining(now: &Now) -> u32 {
+    1_u32.wrapping_sub(now.seconds.wrapping_add(MEMCACHED_SECONDS_AHEAD))
 }
 
 /// Seconds since the last access; 0 if the engine does not know.
