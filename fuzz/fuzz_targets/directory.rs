@@ -33,7 +33,7 @@ fn change(state: &mut ClusterState, script: &mut Script<'_>) -> Option<()> {
             state.coordinator.end(peer);
             was_member
         }
-        (4, Some(peer)) => state.coordinator.propose(&Proposal::Promote(peer)).is_ok(),
+        (4, Some(peer)) => state.coordinator.propose(&Proposal::Promote(peer), 0).is_ok(),
         (5 | 6, Some(peer)) => {
             let Some(segment) = before.segment(peer) else { return Some(()) };
             let replaces = before.groups_of(segment);
@@ -45,7 +45,7 @@ fn change(state: &mut ClusterState, script: &mut Script<'_>) -> Option<()> {
             } else {
                 Proposal::Claim { segment, term, replaces }
             };
-            state.coordinator.propose(&proposal).is_ok()
+            state.coordinator.propose(&proposal, 0).is_ok()
         }
         _ => return Some(()),
     };
