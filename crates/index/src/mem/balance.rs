@@ -43,7 +43,7 @@ const KEPT_SECONDS: u32 = 2;
 /// What balancing knows of each class. Large items have the number after the last class.
 #[derive(Default)]
 pub(super) struct Balance {
-    classes: Vec<Tally>,
+    classes: Vec<ClassDemand>,
     /// The bytes evicted since the last comparison.
     fresh_bytes: f64,
     /// The second of the last comparison.
@@ -56,20 +56,20 @@ pub(super) struct Balance {
 
 /// The state of one class.
 #[derive(Clone, Copy, Default)]
-struct Tally {
+struct ClassDemand {
     /// The class's count of evictions when it was last read.
-    seen: u64,
+    evictions_read: u64,
     /// Recent evictions, of which older ones have faded.
     evicted: f64,
     /// The bytes of those evictions.
     evicted_bytes: f64,
     /// The bytes of all evictions when they were last read; of large items only.
-    seen_bytes: u64,
+    bytes_read: u64,
     /// Pages that the class holds or will get, without those that are being emptied.
     pages: usize,
 }
 
-impl Tally {
+impl ClassDemand {
     /// The pressure if the class held `pages` pages.
     fn pressure(&self, pages: usize) -> f64 {
         self.evicted / pages.max(1) as f64
@@ -139,7 +139,7 @@ impl Pool<'_> {
         if target > 0 {
             let evicted = self.evict_class(donor, target, Take::Cold, now, swap);
             // These are not for lack of memory in the class.
-            memory.balance.lock().ignore_poison().classes[donor].seen += evicted as u64;
+            memory.balance.lock().ignore_poison().classes[donor].evictions_read += evicted as u64;
             self.flush();
         }
         self.evacuate_for(donor, Some(receiver), now, swap)
@@ -150,20 +150,20 @@ impl Balance {
     /// Counts the evictions since the last call. Returns whether a comparison is due at `seconds`.
     fn count(&mut self, memory: &Memory, seconds: u32) -> bool {
         let limit = memory.budget.limit() as f64;
-        self.classes.resize(memory.classes.count() + 1, Tally::default());
-        for (class, tally) in self.classes.iter_mut().enumerate() {
+        self.classes.resize(memory.classes.count() + 1, ClassDemand::default());
+        for (class, demand) in self.classes.iter_mut().enumerate() {
             let evictions = memory.evictions_of(class);
-            let recent = evictions.saturating_sub(tally.seen) as f64;
-            tally.seen = evictions.max(tally.seen);
+            let recent = evictions.saturating_sub(demand.evictions_read) as f64;
+            demand.evictions_read = evictions.max(demand.evictions_read);
             let bytes = match memory.geometries.get(class) {
                 Some(geometry) => recent * f64::from(geometry.slot_bytes),
                 None => {
                     let bytes = memory.large_evicted_bytes.load(Ordering::Relaxed);
-                    (bytes - std::mem::replace(&mut tally.seen_bytes, bytes)) as f64
+                    (bytes - std::mem::replace(&mut demand.bytes_read, bytes)) as f64
                 }
             };
-            tally.evicted += recent;
-            tally.evicted_bytes += bytes;
+            demand.evicted += recent;
+            demand.evicted_bytes += bytes;
             self.fresh_bytes += bytes;
         }
         let is_due = self.fresh_bytes > limit / COMPARISON_SHARE || self.seconds != seconds;
@@ -176,7 +176,7 @@ impl Balance {
         let left = LEFT_AFTER_SECOND.powi(passed as i32);
         self.fade(left);
         let most_bytes = limit / COUNTED_SHARE;
-        let bytes: f64 = self.classes.iter().map(|tally| tally.evicted_bytes).sum();
+        let bytes: f64 = self.classes.iter().map(|demand| demand.evicted_bytes).sum();
         if bytes > most_bytes {
             self.fade(most_bytes / bytes);
         }
@@ -185,16 +185,16 @@ impl Balance {
 
     /// Multiplies all counted evictions by `left`, which is below 1.
     fn fade(&mut self, left: f64) {
-        for tally in &mut self.classes {
-            tally.evicted *= left;
-            tally.evicted_bytes *= left;
+        for demand in &mut self.classes {
+            demand.evicted *= left;
+            demand.evicted_bytes *= left;
         }
     }
 
     /// The moves that are due: donors and receivers.
     fn plan(&mut self, memory: &Memory, seconds: u32) -> Vec<(usize, usize)> {
         let large = memory.classes.count();
-        self.classes.iter_mut().for_each(|tally| tally.pages = 0);
+        self.classes.iter_mut().for_each(|demand| demand.pages = 0);
         self.classes[large].pages = memory.large.held_bytes() as usize / memory.page_bytes();
         let mut pages_on_their_way = self.from_large.len();
         self.from_large.iter().for_each(|class| self.classes[*class].pages += 1);
@@ -236,11 +236,11 @@ impl Balance {
     fn move_for_starved(&self, page_bytes: f64) -> Option<(usize, usize)> {
         let classes = || self.classes.iter().enumerate();
         let (receiver, most) = classes()
-            .map(|(class, tally)| (class, tally.turnover(tally.pages + 1, page_bytes)))
+            .map(|(class, demand)| (class, demand.turnover(demand.pages + 1, page_bytes)))
             .max_by(|(_, one), (_, other)| one.total_cmp(other))?;
         let (donor, least) = classes()
-            .filter(|(class, tally)| tally.pages > 1 && *class != receiver)
-            .map(|(class, tally)| (class, tally.turnover(tally.pages - 1, page_bytes)))
+            .filter(|(class, demand)| demand.pages > 1 && *class != receiver)
+            .map(|(class, demand)| (class, demand.turnover(demand.pages - 1, page_bytes)))
             .min_by(|(_, one), (_, other)| one.total_cmp(other))?;
         (most > 1.0 && most > STARVED * least).then_some((donor, receiver))
     }
@@ -249,16 +249,16 @@ impl Balance {
     fn move_by_pressure(&self, page_bytes: f64) -> Option<(usize, usize)> {
         let classes = || self.classes.iter().enumerate();
         let (receiver, (gain, gain_variance)) = classes()
-            .map(|(class, tally)| (class, tally.as_receiver()))
+            .map(|(class, demand)| (class, demand.as_receiver()))
             .max_by(|(_, (one, _)), (_, (other, _))| one.total_cmp(other))?;
-        let tally = &self.classes[receiver];
-        let turnover = tally.turnover(tally.pages + 1, page_bytes);
+        let demand = &self.classes[receiver];
+        let turnover = demand.turnover(demand.pages + 1, page_bytes);
         let (donor, (loss, loss_variance)) = classes()
-            .filter(|(class, tally)| tally.pages > 1 && *class != receiver)
-            .filter(|(_, tally)| {
-                tally.turnover(tally.pages - 1, page_bytes) <= (STARVED * turnover).max(1.0)
+            .filter(|(class, demand)| demand.pages > 1 && *class != receiver)
+            .filter(|(_, demand)| {
+                demand.turnover(demand.pages - 1, page_bytes) <= (STARVED * turnover).max(1.0)
             })
-            .map(|(class, tally)| (class, tally.as_donor()))
+            .map(|(class, demand)| (class, demand.as_donor()))
             .min_by(|(_, (one, _)), (_, (other, _))| one.total_cmp(other))?;
         let chance = (gain_variance + loss_variance).sqrt();
         (gain - loss > STANDARD_DEVIATIONS * chance).then_some((donor, receiver))
@@ -323,48 +323,48 @@ mod tests {
 
     const PAGE_BYTES: f64 = 65536.0;
 
-    fn tally(pages: usize, evicted: f64, slot_bytes: f64) -> Tally {
+    fn demand(pages: usize, evicted: f64, slot_bytes: f64) -> ClassDemand {
         let evicted_bytes = evicted * slot_bytes;
-        Tally { pages, evicted, evicted_bytes, ..Tally::default() }
+        ClassDemand { pages, evicted, evicted_bytes, ..ClassDemand::default() }
     }
 
     /// All moves from a state in which no more items are evicted. Fails if they do not end.
-    fn moves(classes: &[Tally]) -> (Vec<(usize, usize)>, Vec<usize>) {
+    fn moves(classes: &[ClassDemand]) -> (Vec<(usize, usize)>, Vec<usize>) {
         let mut state = Balance { classes: classes.to_vec(), ..Balance::default() };
-        let all: usize = classes.iter().map(|tally| tally.pages).sum();
+        let all: usize = classes.iter().map(|demand| demand.pages).sum();
         let moves: Vec<_> =
             std::iter::from_fn(|| state.next_move(PAGE_BYTES)).take(2 * all).collect();
         assert!(moves.len() < 2 * all, "pages move to and fro: {moves:?}");
-        (moves, state.classes.iter().map(|tally| tally.pages).collect())
+        (moves, state.classes.iter().map(|demand| demand.pages).collect())
     }
 
     #[test]
     fn equal_pressures_and_chance_move_nothing() {
-        let equal = [tally(100, 2000.0, 100.0), tally(50, 1000.0, 1000.0)];
+        let equal = [demand(100, 2000.0, 100.0), demand(50, 1000.0, 1000.0)];
         assert_eq!(moves(&equal).0, []);
-        let by_chance = [tally(10, 12.0, 100.0), tally(10, 4.0, 100.0)];
+        let by_chance = [demand(10, 12.0, 100.0), demand(10, 4.0, 100.0)];
         assert_eq!(moves(&by_chance).0, []);
     }
 
     #[test]
     fn idle_classes_give_all_pages_but_one() {
-        let (_, pages) = moves(&[tally(60, 0.0, 100.0), tally(4, 5000.0, 2000.0)]);
+        let (_, pages) = moves(&[demand(60, 0.0, 100.0), demand(4, 5000.0, 2000.0)]);
         assert_eq!(pages, [1, 63]);
     }
 
     #[test]
     fn a_class_of_short_items_gets_more_pages_for_the_same_evicted_bytes() {
-        let (_, pages) = moves(&[tally(50, 20_000.0, 100.0), tally(50, 2000.0, 1000.0)]);
+        let (_, pages) = moves(&[demand(50, 20_000.0, 100.0), demand(50, 2000.0, 1000.0)]);
         assert!((85..=92).contains(&pages[0]), "{pages:?}");
     }
 
     #[test]
     fn long_items_do_not_starve() {
         // By pressure alone, the long items would keep one page in a hundred.
-        let (_, pages) = moves(&[tally(999, 100_000.0, 64.0), tally(1, 100.0, 60_000.0)]);
+        let (_, pages) = moves(&[demand(999, 100_000.0, 64.0), demand(1, 100.0, 60_000.0)]);
         assert!((2..=50).contains(&pages[1]), "{pages:?}");
-        let turnover = |class: &Tally, pages: usize| class.turnover(pages, PAGE_BYTES);
-        let (short, long) = (tally(0, 100_000.0, 64.0), tally(0, 100.0, 60_000.0));
+        let turnover = |class: &ClassDemand, pages: usize| class.turnover(pages, PAGE_BYTES);
+        let (short, long) = (demand(0, 100_000.0, 64.0), demand(0, 100.0, 60_000.0));
         let ratio = turnover(&long, pages[1] + 1) / turnover(&short, pages[0] - 1);
         assert!(ratio <= STARVED, "{pages:?}");
     }
