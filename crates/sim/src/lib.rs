@@ -48,7 +48,7 @@ pub use mutants::Mutant;
 pub use network::{Partition, arrivals};
 pub use node_process::{NodeProcess, Workload, WorkloadNode};
 pub use observations::Observations;
-pub use random::{Random, seeds};
+pub use random::{Random, from_environment, seeds};
 pub use report::Report;
 pub use run::Run;
 pub use scenario::Scenario;

@@ -9,6 +9,16 @@ pub fn seeds(first: u64, count: u64) -> Range<u64> {
     first..first + count * effort() as u64
 }
 
+/// A number from an environment variable.
+///
+/// # Panics
+///
+/// If the variable holds something else.
+pub fn from_environment(name: &str, otherwise: u64) -> u64 {
+    let value = std::env::var(name).ok();
+    value.map_or(otherwise, |value| value.parse().expect("a number"))
+}
+
 /// A random sequence that is the same on every machine.
 pub struct Random(Bits);
 

@@ -5,6 +5,7 @@ use crate::coverage::Coverage;
 use crate::item_workload::ReplicatedItemNode;
 use crate::mutants::Mutant;
 use crate::node_process::{Workload, WorkloadNode};
+use crate::random::from_environment;
 use crate::scenario::Scenario;
 use crate::world::World;
 
@@ -55,6 +56,16 @@ impl Run {
         world.settle();
         world.read_all();
         Self::from(world)
+    }
+
+    /// The first seed of a scenario that finds a mutant, of as many as `AMALGAM_MUTANT_SEEDS` says
+    /// (100 by default).
+    pub fn seed_that_finds(scenario: &Scenario, mutant: Mutant) -> Option<u64> {
+        let most = from_environment("AMALGAM_MUTANT_SEEDS", 100);
+        let finds = |seed: &u64| !Self::execute(*seed, mutant, scenario).violations.is_empty();
+        let found = (0..most).find(finds);
+        println!("{mutant:?}: found by seed {found:?}");
+        found
     }
 
     /// Runs the item workload; with fewer operations, since there are thousands of partitions.

@@ -6,12 +6,7 @@
 //!
 //! The mutants, defects that other systems had, are found within few seeds.
 
-use amalgam_sim::{Mutant, Report, Run, Scenario, seeds};
-
-fn from_environment(name: &str, otherwise: u64) -> u64 {
-    let value = std::env::var(name).ok();
-    value.map_or(otherwise, |value| value.parse().expect("a number"))
-}
+use amalgam_sim::{Mutant, Report, Run, Scenario, from_environment, seeds};
 
 #[test]
 fn acknowledged_writes_are_never_lost() {
@@ -84,45 +79,34 @@ fn chunks_lost_on_one_disk_are_fetched_from_another() {
 }
 
 /// The first seed that finds a mutant.
-fn seeds_to_find(mutant: Mutant) -> Option<u64> {
-    seeds_to_find_in(&Scenario::default(), mutant)
-}
-
-fn seeds_to_find_in(scenario: &Scenario, mutant: Mutant) -> Option<u64> {
-    let most = from_environment("AMALGAM_MUTANT_SEEDS", 100);
-    let found = (0..most).find(|seed| !Run::execute(*seed, mutant, scenario).violations.is_empty());
-    println!("{mutant:?}: found by seed {found:?}");
-    found
-}
-
 #[test]
 fn puts_that_do_not_reach_backups_are_noticed() {
-    assert!(seeds_to_find(Mutant::NoReplication).is_some());
+    assert!(Run::seed_that_finds(&Scenario::default(), Mutant::NoReplication).is_some());
 }
 
 #[test]
 fn backups_whose_errors_are_ignored_are_noticed() {
-    assert!(seeds_to_find(Mutant::IgnoredReplicationErrors).is_some());
+    assert!(Run::seed_that_finds(&Scenario::default(), Mutant::IgnoredReplicationErrors).is_some());
 }
 
 #[test]
 fn owners_without_fencing_are_noticed() {
-    assert!(seeds_to_find(Mutant::NoFencing).is_some());
+    assert!(Run::seed_that_finds(&Scenario::default(), Mutant::NoFencing).is_some());
 }
 
 #[test]
 fn a_copy_without_its_last_buffer_is_noticed() {
-    assert!(seeds_to_find(Mutant::LostLastBuffer).is_some());
+    assert!(Run::seed_that_finds(&Scenario::default(), Mutant::LostLastBuffer).is_some());
 }
 
 #[test]
 fn unreconciled_replicas_are_noticed() {
-    assert!(seeds_to_find(Mutant::UnreconciledReplicas).is_some());
+    assert!(Run::seed_that_finds(&Scenario::default(), Mutant::UnreconciledReplicas).is_some());
 }
 
 #[test]
 fn silent_holders_are_noticed() {
-    assert!(seeds_to_find_in(&rot(), Mutant::SilentHolders).is_some());
+    assert!(Run::seed_that_finds(&rot(), Mutant::SilentHolders).is_some());
 }
 
 /// All faults but rot, and disks that hang.
@@ -145,30 +129,30 @@ fn writes_that_wait_for_a_disk_are_not_acknowledged() {
 
 #[test]
 fn acknowledgements_before_writing_are_noticed() {
-    assert!(seeds_to_find_in(&hangs(), Mutant::AcknowledgesBeforeWriting).is_some());
+    assert!(Run::seed_that_finds(&hangs(), Mutant::AcknowledgesBeforeWriting).is_some());
 }
 
 #[test]
 fn refusals_of_executed_writes_are_noticed() {
-    assert!(seeds_to_find(Mutant::RefusesAfterExecuting).is_some());
+    assert!(Run::seed_that_finds(&Scenario::default(), Mutant::RefusesAfterExecuting).is_some());
 }
 
 #[test]
 fn reused_incarnations_are_noticed() {
-    assert!(seeds_to_find(Mutant::ReusedIncarnation).is_some());
+    assert!(Run::seed_that_finds(&Scenario::default(), Mutant::ReusedIncarnation).is_some());
 }
 
 #[test]
 fn a_join_over_a_live_incarnation_is_noticed() {
-    assert!(seeds_to_find(Mutant::JoinsOverLiveIncarnation).is_some());
+    assert!(Run::seed_that_finds(&Scenario::default(), Mutant::JoinsOverLiveIncarnation).is_some());
 }
 
 #[test]
 fn moved_chunks_that_are_not_recovered_are_noticed() {
-    assert!(seeds_to_find(Mutant::WrongSource).is_some());
+    assert!(Run::seed_that_finds(&Scenario::default(), Mutant::WrongSource).is_some());
 }
 
 #[test]
 fn metadata_that_no_majority_holds_is_noticed() {
-    assert!(seeds_to_find(Mutant::CommitsWithoutMajority).is_some());
+    assert!(Run::seed_that_finds(&Scenario::default(), Mutant::CommitsWithoutMajority).is_some());
 }
