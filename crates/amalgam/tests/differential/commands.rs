@@ -443,11 +443,7 @@ impl Generator {
                     "N0",
                     "N1000",
                 ];
-                let value = self.value();
-                let (key, length) = (self.key(), value.len());
-                let mut line = format!("ms {key} {length}");
-                self.add_flags(&mut line, &key, &flags);
-                Command::with_value(line, value)
+                self.meta_store(&flags)
             }
             70..82 => {
                 let flags = ["q", "O3", "k", "I", "T100", "C0", "C1"];
@@ -533,11 +529,7 @@ impl Generator {
                 // Not both: see docs/compatibility.md.
                 let others = [LONG_OPAQUE, "E3", "E7", "E0"];
                 flags.push(self.pick(&others));
-                let value = self.value();
-                let (key, length) = (self.key(), value.len());
-                let mut line = format!("ms {key} {length}");
-                self.add_flags(&mut line, &key, &flags);
-                Command::with_value(line, value)
+                self.meta_store(&flags)
             }
             62..76 => {
                 flags.extend(["C0", "C1", "I", "x", "F5", "E7", "E0", LONG_OPAQUE]);
@@ -576,6 +568,14 @@ impl Generator {
         let mut line = format!("{verb} {key}");
         self.add_flags(&mut line, &key, flags);
         Command::line(line)
+    }
+
+    fn meta_store(&mut self, flags: &[&str]) -> Command {
+        let value = self.value();
+        let (key, length) = (self.key(), value.len());
+        let mut line = format!("ms {key} {length}");
+        self.add_flags(&mut line, &key, flags);
+        Command::with_value(line, value)
     }
 
     /// Adds a few flags, none twice. A request for an id also asks for the key, so that the answer

@@ -255,7 +255,7 @@ fn expiry_of(argument: &[u8], now: &Now) -> Expiry {
     Expiry::from_client(parse_i32(argument).unwrap_or(0).into(), now)
 }
 
-/// How many seconds memcached's clock shows that ours does not.
+/// The seconds that memcached's clock is ahead of [`Now::seconds`]: it starts at 62, not at 2.
 const MEMCACHED_SECONDS_AHEAD: u32 = 60;
 
 /// What memcached shows as the time left of an item that the same request made expire: it ended at
