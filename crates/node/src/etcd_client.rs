@@ -148,9 +148,9 @@ impl EtcdClient {
     ///
     /// # Errors
     ///
-    /// If none does; the text says why the last one did not.
+    /// If none does; the text says why each did not.
     pub fn call(&self, path: &str, request: &Value) -> Result<Value, String> {
-        let mut last = String::new();
+        let mut errors = Vec::new();
         let first = self.first.load(Ordering::Relaxed);
         let (before, from) = self.endpoints.split_at(first);
         for (number, endpoint) in from.iter().chain(before).enumerate() {
@@ -160,10 +160,10 @@ impl EtcdClient {
                     self.first.store(index, Ordering::Relaxed);
                     return Ok(answer);
                 }
-                Err(error) => last = format!("{endpoint}: {error}"),
+                Err(error) => errors.push(format!("{endpoint}: {error}")),
             }
         }
-        Err(last)
+        Err(errors.join("; "))
     }
 
     /// Sends a request to one endpoint, with a new token if etcd refuses the present one.
@@ -380,8 +380,9 @@ mod tests {
         let ((mute, silent), (listener, address)) = (listen(), listen());
         // It ends with the test's process.
         std::thread::spawn(move || {
+            let answer = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}";
             for stream in listener.incoming().map_while(Result::ok) {
-                serve(stream, &[&answer("200 OK", "{}")]);
+                serve(stream, &[answer]);
             }
         });
         let client = client(&[silent, address], LEASE_SECONDS).expect("endpoints");
@@ -391,7 +392,8 @@ mod tests {
         let first = begin.elapsed();
         // That, and the pause before the next keep-alive, leave a third of the lease.
         assert!(first >= timeout && first < TIMEOUT, "{first:?}");
-        // Each on a new connection, since this endpoint closes the one before.
+        // Each on a new connection, since this endpoint announces that it closes the one before.
+        // Without that, a request may go out on it just before it is closed, and fail.
         for _ in 0..20 {
             client.call("/", &json!({})).expect("the other answers");
         }
