@@ -94,6 +94,24 @@ pub fn cache_evicts<I: Engine>() {
     assert_eq!(statistics.out_of_memory, 0, "{statistics:?}");
 }
 
+/// In a full cache an item that grows by appends, through size classes in which nothing else lives,
+/// is not evicted to make room for itself.
+pub fn growing_item_stays<I: Engine>() {
+    let index: I = open(&settings(true));
+    let mut session = Session::new(&index);
+    for number in 0..2 * LIMIT / 300_000 {
+        session.set(&name(number), &value(number, 200_000 + number % 200 * 1000));
+    }
+    let part = [b'x'; 50];
+    session.set(b"grows", &part);
+    for count in 2..=2000 {
+        let outcome = session.store(StoreMode::Append, b"grows", &part);
+        assert_eq!(outcome, stored(count * part.len()), "append {count}");
+        let found = session.value(b"grows").map(|value| value.len());
+        assert_eq!(found, Some(count * part.len()), "append {count}");
+    }
+}
+
 /// Full and told to refuse: reads, deletes and counting go on; deleting makes room again.
 pub fn refuses_when_full<I: Engine>() {
     let index: I = open(&settings(false));

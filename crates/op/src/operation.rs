@@ -36,6 +36,14 @@ impl Verb<'_> {
             Self::Delete(delete) => delete.compare.is_some(),
         }
     }
+
+    /// Whether the outcome depends on the item that the key has: that of a plain set does not.
+    pub fn depends_on_item(&self) -> bool {
+        match self {
+            Self::Store(store) => store.mode != StoreMode::Set || store.compare.is_some(),
+            Self::Get(_) | Self::Arithmetic(_) | Self::Delete(_) => true,
+        }
+    }
 }
 
 /// A read that may change the item.

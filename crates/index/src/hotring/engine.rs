@@ -399,8 +399,8 @@ impl<'i, S: Strategy> Writer<'i> for HotRingWorker<'i, S> {
         &mut self.pool
     }
 
-    fn make_room(&mut self, shortage: Shortage, now: &Now) -> bool {
-        self.with_swap(now, |pool, swap| pool.make_room(shortage, now, swap))
+    fn make_room(&mut self, shortage: Shortage, spared: Option<u64>, now: &Now) -> bool {
+        self.with_swap(now, |pool, swap| pool.make_room(shortage, spared, now, swap))
     }
 }
 

@@ -123,7 +123,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
     /// there is room.
     fn make_room_for_pair(&mut self, now: &Now) -> bool {
         let Some(layout) = pair_layout(now) else { return false };
-        match self.reserve(layout, now) {
+        match self.reserve(layout, None, now) {
             Ok(slot) => {
                 self.pool.give_back(slot);
                 true

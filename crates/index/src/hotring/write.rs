@@ -50,7 +50,7 @@ impl<'i, S: Strategy> HotRingWorker<'i, S> {
     /// Implements [`crate::Worker::apply`].
     pub(super) fn execute(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
         self.requests = self.requests.wrapping_add(1);
-        self.until_done(now, |worker, slot| worker.attempt(op, now, slot, sink))
+        self.until_done(op, now, |worker, slot| worker.attempt(op, now, slot, sink))
     }
 
     fn attempt(

@@ -119,11 +119,20 @@ pub(super) struct Freed {
 }
 
 impl Pool<'_> {
-    /// Evicts until memory for the refused item is likely to be found. Returns whether to try
-    /// again; false means out of memory. Requires: the caller holds no guard and no lock of the
-    /// engine.
+    /// Evicts until memory for the refused item is likely to be found; no item whose key has the
+    /// hash `spared`. Returns whether to try again; false means out of memory. Requires: the caller
+    /// holds no guard and no lock of the engine.
     #[cold]
-    pub fn make_room(&mut self, shortage: Shortage, now: &Now, swap: &mut Swap<'_>) -> bool {
+    pub fn make_room(
+        &mut self,
+        shortage: Shortage,
+        spared: Option<u64>,
+        now: &Now,
+        swap: &mut Swap<'_>,
+    ) -> bool {
+        let swap: &mut Swap<'_> = &mut |hash, old, new: Option<ItemRef>| {
+            (new.is_some() || spared != Some(hash)) && swap(hash, old, new)
+        };
         if let Need::Class(class) = shortage.0
             && self.memory.evicts
             && self.trade(class, now, swap)
@@ -180,7 +189,7 @@ impl Pool<'_> {
             self.set_credit(class, NO_TRADE);
             return true;
         }
-        if credit == 0 {
+        if credit == 0 && !self.waits_for_grace(Need::Class(class)) {
             let target = if free < kept { 2 * step } else { step };
             self.evict_class(class, target, Take::Cold, now, swap);
             self.seal_from((kept as usize / 2).max(SEALED_ITEMS));

@@ -52,7 +52,7 @@ pub(crate) use item::{prefetch, prefetch_for_write};
 pub use pin::Pinned;
 pub use pool::{Grace, Pinner, Pool, Shortage, Slot};
 pub use table::{Table, Zeroable};
-pub use writer::{Attempt, Writer};
+pub use writer::{Attempt, Writer, spared_by};
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -84,7 +84,7 @@ impl Toy {
                 Ok(slot) => break slot,
                 Err(shortage) => {
                     let mut swap = |_, old, new| self.swap(old, new, helper);
-                    if !pool.make_room(shortage, &NOW, &mut swap) {
+                    if !pool.make_room(shortage, None, &NOW, &mut swap) {
                         return false;
                     }
                 }

@@ -2,7 +2,7 @@
 //! exchange: look up the key, decide, fill an item, change the index, and start over if another
 //! thread changed it first.
 
-use amalgam_op::{Now, Outcome};
+use amalgam_op::{Now, Op, Outcome};
 
 use super::header::ItemLayout;
 use super::pool::{Pool, Shortage, Slot};
@@ -10,6 +10,12 @@ use super::pool::{Pool, Shortage, Slot};
 /// The bound on attempts of one write. An attempt fails only because another thread's write came
 /// first, so only a bug reaches the bound.
 const ATTEMPTS: usize = 1 << 20;
+
+/// The hash of the key whose item may not be evicted to make room for `op`. Without it an append
+/// to the only item of a size class could evict that item, and find nothing to append to.
+pub fn spared_by(op: &Op<'_>) -> Option<u64> {
+    op.verb.depends_on_item().then(|| op.key.hash())
+}
 
 /// The result of one attempt of a write.
 pub enum Attempt {
@@ -28,15 +34,21 @@ pub trait Writer<'i> {
 
     /// Calls [`Pool::make_room`] with the engine's way to unlink items. Requires: the worker holds
     /// no guard.
-    fn make_room(&mut self, shortage: Shortage, now: &Now) -> bool;
+    fn make_room(&mut self, shortage: Shortage, spared: Option<u64>, now: &Now) -> bool;
 
-    /// Reserves a slot for `layout`, and evicts items for it if the index may.
+    /// Reserves a slot for `layout`, and evicts items for it if the index may; none whose key has
+    /// the hash `spared`.
     ///
     /// # Errors
     ///
     /// `TooLarge` if the item is longer than the index accepts; `OutOfMemory` if nothing can be
     /// evicted.
-    fn reserve(&mut self, layout: ItemLayout, now: &Now) -> Result<Slot, Outcome> {
+    fn reserve(
+        &mut self,
+        layout: ItemLayout,
+        spared: Option<u64>,
+        now: &Now,
+    ) -> Result<Slot, Outcome> {
         loop {
             let shortage = match self.pool().reserve(layout) {
                 Ok(slot) => return Ok(slot),
@@ -44,7 +56,7 @@ pub trait Writer<'i> {
                 Err(shortage) => shortage,
             };
             // The loop is bounded: `make_room` returns false when nothing can be evicted.
-            if !self.make_room(shortage, now) {
+            if !self.make_room(shortage, spared, now) {
                 return Err(Outcome::OutOfMemory);
             }
         }
@@ -55,6 +67,7 @@ pub trait Writer<'i> {
     /// `attempt` holds no guard when it returns.
     fn until_done(
         &mut self,
+        op: &Op<'_>,
         now: &Now,
         mut attempt: impl FnMut(&mut Self, &mut Option<Slot>) -> Attempt,
     ) -> Outcome {
@@ -71,7 +84,7 @@ pub trait Writer<'i> {
                     if let Some(slot) = slot.take() {
                         self.pool().give_back(slot);
                     }
-                    match self.reserve(layout, now) {
+                    match self.reserve(layout, spared_by(op), now) {
                         Ok(reserved) => slot = Some(reserved),
                         Err(refused) => {
                             outcome = refused;

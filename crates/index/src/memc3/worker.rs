@@ -105,8 +105,8 @@ impl<'i, const SLOTS: usize, V: Variant> Writer<'i> for Memc3Worker<'i, SLOTS, V
         &mut self.pool
     }
 
-    fn make_room(&mut self, shortage: Shortage, now: &Now) -> bool {
-        self.with_swap(|pool, swap| pool.make_room(shortage, now, swap))
+    fn make_room(&mut self, shortage: Shortage, spared: Option<u64>, now: &Now) -> bool {
+        self.with_swap(|pool, swap| pool.make_room(shortage, spared, now, swap))
     }
 }
 

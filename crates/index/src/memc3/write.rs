@@ -66,7 +66,7 @@ impl<'i, const SLOTS: usize, V: Variant> Memc3Worker<'i, SLOTS, V> {
     /// Carries out a write, by as many attempts as it takes.
     pub(super) fn write(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
         let pair = BucketPair::of::<SLOTS>(op.key.hash());
-        self.until_done(now, |worker, reserved| worker.attempt(op, pair, now, reserved, sink))
+        self.until_done(op, now, |worker, reserved| worker.attempt(op, pair, now, reserved, sink))
     }
 
     /// `reserved` is memory for the new item, if an earlier attempt asked for it.

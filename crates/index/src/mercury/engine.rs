@@ -11,7 +11,9 @@ use super::expand::{Expander, least_buckets};
 use super::locking::Locking;
 use super::tables::{TableHandle, Tables};
 use crate::maintenance::Signal;
-use crate::mem::{HeaderPredictor, ItemRef, Memory, Pinner, Pool, Shortage, SlotLayout, Swap};
+use crate::mem::{
+    HeaderPredictor, ItemRef, Memory, Pinner, Pool, Shortage, SlotLayout, Swap, spared_by,
+};
 use crate::{Configuration, Cursor, Engine, OpenError, Sink, Statistics, Store, Worker};
 
 /// The number of items that a worker inserts between two checks of the load.
@@ -237,10 +239,10 @@ impl<L: Locking> MercuryWorker<'_, L> {
         engine.expander.step(&engine.tables, &engine.memory, || pool.pin(), second, budget)
     }
 
-    /// Frees memory after a shortage. Returns whether to try again.
+    /// Frees memory for `op` after a shortage. Returns whether to try again.
     #[cold]
-    pub(super) fn make_room(&mut self, shortage: Shortage, now: &Now) -> bool {
-        self.with_swap(|pool, swap| pool.make_room(shortage, now, swap))
+    pub(super) fn make_room(&mut self, shortage: Shortage, op: &Op<'_>, now: &Now) -> bool {
+        self.with_swap(|pool, swap| pool.make_room(shortage, spared_by(op), now, swap))
     }
 
     /// Calls `work` with the pool and a callback that unlinks or replaces items in the index.

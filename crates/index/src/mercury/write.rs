@@ -96,7 +96,7 @@ impl<L: Locking> MercuryWorker<'_, L> {
                 // This thread holds no guard and no lock here. The loop is bounded: `make_room`
                 // returns false when nothing can be evicted.
                 Attempt::Short(Some(shortage)) => {
-                    if !self.make_room(shortage, now) {
+                    if !self.make_room(shortage, op, now) {
                         return Outcome::OutOfMemory;
                     }
                 }

@@ -63,7 +63,7 @@ impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
         sink: &mut impl Sink,
     ) -> Outcome {
         let probe = self.store.probe(&op.key);
-        self.until_done(now, |worker, slot| {
+        self.until_done(op, now, |worker, slot| {
             worker.attempt::<C>(PendingWrite { op, probe, now, slot }, sink)
         })
     }

@@ -198,10 +198,10 @@ impl<'i, const MEMCMP: bool> Writer<'i> for ChainingWorker<'i, MEMCMP> {
         &mut self.pool
     }
 
-    fn make_room(&mut self, shortage: Shortage, now: &Now) -> bool {
+    fn make_room(&mut self, shortage: Shortage, spared: Option<u64>, now: &Now) -> bool {
         let (index, pins) = (self.index, &self.pins);
         let mut swap = |hash, old, new| index.swap(hash, old, new, &pins.pin());
-        self.pool.make_room(shortage, now, &mut swap)
+        self.pool.make_room(shortage, spared, now, &mut swap)
     }
 }
 
@@ -229,7 +229,7 @@ impl<const MEMCMP: bool> Worker for ChainingWorker<'_, MEMCMP> {
     }
 
     fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
-        self.until_done(now, |worker, slot| worker.attempt(op, now, slot, sink))
+        self.until_done(op, now, |worker, slot| worker.attempt(op, now, slot, sink))
     }
 
     fn prefetch(&self, key: &Key<'_>) {
