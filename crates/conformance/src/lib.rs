@@ -40,8 +40,9 @@ macro_rules! suite {
             scan: at_rest breaks while_growing beside_writers;
             exact: compare_exchange_item;
             random: few_keys many_keys colliding_keys;
-            memory: growth_loses_nothing cache_evicts growing_item_stays refuses_when_full
-                no_size_starves memory_returns churn limit_changes;
+            memory: growth_loses_nothing cache_evicts growing_item_stays
+                resting_workers_keep_nothing refuses_when_full no_size_starves
+                memory_returns churn limit_changes;
             threads: counters appends one_wins present_keys_are_found present_keys_make_way
                 evicted_keys_stay_gone workers_come_and_go;
             history: linearizable;

@@ -112,6 +112,27 @@ pub fn growing_item_stays<I: Engine>() {
     }
 }
 
+/// A worker that rests keeps no free memory: in a full cache, others store items of sizes that were
+/// not there before.
+pub fn resting_workers_keep_nothing<I: Engine>() {
+    let index: I = open(&settings(true));
+    let mut sessions: Vec<_> = (0..4).map(|_| Session::new(&index)).collect();
+    for number in 0..2 * LIMIT / 200 {
+        sessions[0].set(&name(number), &value(number, 200));
+        if number % 64 == 0 {
+            sessions[0].worker_turn();
+        }
+    }
+    for length in [1000, 3000, 11_000, 40_000] {
+        for number in 0..4 * sessions.len() {
+            let session = &mut sessions[number / 4];
+            let outcome = session.store(StoreMode::Set, &name(number), &value(number, length));
+            assert_eq!(outcome, stored(length), "item {number} of length {length}");
+            while session.worker.rest() {}
+        }
+    }
+}
+
 /// Full and told to refuse: reads, deletes and counting go on; deleting makes room again.
 pub fn refuses_when_full<I: Engine>() {
     let index: I = open(&settings(false));

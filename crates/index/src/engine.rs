@@ -136,6 +136,14 @@ pub trait Worker {
     /// Tells that the thread holds nothing from earlier calls: once a turn of its loop. Returns
     /// retired memory when it is cheap to.
     fn quiesce(&mut self);
+
+    /// As [`Worker::quiesce`], for a thread that has no work now: gives up all free memory that is
+    /// kept for later calls, as nothing reminds a thread that sleeps when others lack it. Returns
+    /// whether retired memory is left that waits for other threads; call it again soon then.
+    fn rest(&mut self) -> bool {
+        self.quiesce();
+        false
+    }
 }
 
 /// Where reads put what they find.

@@ -58,6 +58,9 @@ const SPARE_TOTAL_BYTES: usize = 4 << 20;
 /// The longest wait for events; after it the worker looks at the clock.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
+/// The wait for events after which a worker without work gives up the free memory that it keeps.
+const REST_AFTER: Duration = Duration::from_millis(2);
+
 /// How long a stopping worker tries to send the remaining output.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -147,10 +150,16 @@ impl<'s, S: Store> Worker<'s, S> {
     /// If waiting for events fails, which no client can cause.
     pub fn run(&mut self) -> io::Result<()> {
         let mut events = Vec::with_capacity(MAX_EVENTS);
-        let mut has_more = false;
         let mut yielder = Yielder::default();
+        let mut timeout = REST_AFTER;
         while !self.state.is_stopping() {
-            has_more = self.turn(&mut events, if has_more { Duration::ZERO } else { MAX_WAIT })?;
+            let has_more = self.turn(&mut events, timeout)?;
+            timeout = match has_more {
+                true => Duration::ZERO,
+                // No events came while it waited, and the memory that it kept is given up.
+                false if !timeout.is_zero() && events.is_empty() && !self.index.rest() => MAX_WAIT,
+                false => REST_AFTER,
+            };
             if self.state.reactors.len() > 1 {
                 yielder.iterate();
             }

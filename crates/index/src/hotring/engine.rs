@@ -440,4 +440,9 @@ impl<S: Strategy> Worker for HotRingWorker<'_, S> {
     fn quiesce(&mut self) {
         self.pool.quiesce();
     }
+
+    fn rest(&mut self) -> bool {
+        self.quiesce();
+        self.pool.rest()
+    }
 }

@@ -119,9 +119,9 @@ pub(super) struct Freed {
 }
 
 impl Pool<'_> {
-    /// Evicts until memory for the refused item is likely to be found; no item whose key has the
-    /// hash `spared`. Returns whether to try again; false means out of memory. Requires: the caller
-    /// holds no guard and no lock of the engine.
+    /// Evicts until memory for the refused item is likely to be found. An item whose key has the
+    /// hash `spared` may move, and is not evicted. Returns whether to try again; false means out of
+    /// memory. Requires: the caller holds no guard and no lock of the engine.
     #[cold]
     pub fn make_room(
         &mut self,
@@ -526,7 +526,7 @@ impl Pool<'_> {
         now: &Now,
         swap: &mut Swap<'_>,
     ) -> bool {
-        self.give_up_class(class);
+        self.give_up(class);
         let Some(page) = self.memory.start_draining(class) else { return false };
         self.memory.pages[page as usize].set_receiver(receiver);
         self.memory.lock_sweep().draining.push((page, now.seconds));

@@ -403,12 +403,19 @@ impl<'m> Pool<'m> {
         if !self.limbo.is_empty() {
             self.reclaim();
         }
-        let pressure = self.memory.pressure.load(Ordering::Relaxed);
-        if pressure != self.pressure {
-            self.pressure = pressure;
-            self.give_up_all();
-            self.flush();
+        if self.memory.pressure.load(Ordering::Relaxed) != self.pressure {
+            self.rest();
         }
+    }
+
+    /// Gives up all pages and slots, and frees all memory past its grace period. Returns whether
+    /// memory waits for a grace period. Requires: the caller holds no guard.
+    pub fn rest(&mut self) -> bool {
+        self.pressure = self.memory.pressure.load(Ordering::Relaxed);
+        self.flush();
+        // Last: what was freed may have gone to the magazines.
+        self.give_up_all();
+        !self.limbo.is_empty()
     }
 
     /// Seals the current bag and frees all memory past its grace period. Returns whether a bag was
@@ -673,7 +680,7 @@ impl<'m> Pool<'m> {
     }
 
     /// Stops owning the page of `class`, if any.
-    fn give_up(&mut self, class: usize) {
+    pub(super) fn give_up(&mut self, class: usize) {
         let none = Current::without_page(self.credit(class));
         let current = std::mem::replace(&mut self.current[class], none);
         // The fresh magazine has `taken` 0, so it keeps no slot until one is taken.
@@ -694,12 +701,7 @@ impl<'m> Pool<'m> {
         }
     }
 
-    pub(super) fn give_up_class(&mut self, class: usize) {
-        self.give_up(class);
-    }
-
-    /// Gives up all pages, so that other workers can take their free slots and the pages can be
-    /// drained.
+    /// Gives up all pages: other workers can take their free slots, and the pages can be drained.
     pub(super) fn give_up_all(&mut self) {
         for class in 0..self.current.len() {
             self.give_up(class);

@@ -36,8 +36,8 @@ pub trait Writer<'i> {
     /// no guard.
     fn make_room(&mut self, shortage: Shortage, spared: Option<u64>, now: &Now) -> bool;
 
-    /// Reserves a slot for `layout`, and evicts items for it if the index may; none whose key has
-    /// the hash `spared`.
+    /// Reserves a slot for `layout`, and evicts items for it if the index may. An item whose key
+    /// has the hash `spared` is not evicted.
     ///
     /// # Errors
     ///

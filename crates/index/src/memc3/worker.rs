@@ -162,4 +162,9 @@ impl<const SLOTS: usize, V: Variant> Worker for Memc3Worker<'_, SLOTS, V> {
         self.pool.quiesce();
         self.reader.items.drop_layers(&self.pool);
     }
+
+    fn rest(&mut self) -> bool {
+        self.quiesce();
+        self.pool.rest()
+    }
 }

@@ -204,6 +204,11 @@ impl<L: Locking> Worker for MercuryWorker<'_, L> {
             self.help();
         }
     }
+
+    fn rest(&mut self) -> bool {
+        self.quiesce();
+        self.pool.rest()
+    }
 }
 
 impl<L: Locking> MercuryWorker<'_, L> {

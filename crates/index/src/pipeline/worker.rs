@@ -110,6 +110,11 @@ impl<const SLOTS: usize> Worker for PipelineWorker<'_, SLOTS> {
     fn quiesce(&mut self) {
         self.pool.quiesce();
     }
+
+    fn rest(&mut self) -> bool {
+        self.quiesce();
+        self.pool.rest()
+    }
 }
 
 /// A key's pattern and its bucket.

@@ -262,6 +262,11 @@ impl<const MEMCMP: bool> Worker for ChainingWorker<'_, MEMCMP> {
     fn quiesce(&mut self) {
         self.pool.quiesce();
     }
+
+    fn rest(&mut self) -> bool {
+        self.quiesce();
+        self.pool.rest()
+    }
 }
 
 impl<const MEMCMP: bool> Chaining<MEMCMP> {
