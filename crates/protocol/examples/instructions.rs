@@ -61,7 +61,7 @@ fn run_one(protocol: Protocol, input: &[u8], limits: &Limits, out: Option<&mut V
             for key in read.keys {
                 black_box(key);
             }
-            answer = Some((read.reply, None));
+            answer = Some((read.answer.reply, None));
         }
         Request::Apply(apply) => {
             black_box(apply.verb);

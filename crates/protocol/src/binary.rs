@@ -10,8 +10,8 @@ use amalgam_op::{Arithmetic, Compare, Delete, Get, MAX_KEY_BYTES, Store, StoreMo
 
 use crate::reply::{BinaryReply, HEADER_BYTES};
 use crate::{
-    Apply, Arguments, Authentication, Command, Keys, Limits, Problem, Read, Refusal, Reply,
-    Request, Step, WireKey, item_bytes, opcode,
+    Apply, Arguments, Authentication, Command, Keys, Limits, Problem, Read, ReadAnswer, Refusal,
+    Reply, Request, Step, WireKey, item_bytes, opcode,
 };
 
 /// The first byte of a request.
@@ -197,9 +197,11 @@ fn parse_packet<'a>(packet: Packet<'a>, limits: &Limits) -> Step<'a> {
     match packet.code {
         opcode::GET | opcode::GET_WITH_KEY => packet.step(Request::Read(Read {
             keys: Keys::single(packet.key()),
-            reply: packet.reply(),
-            wants_cas: limits.hands_out_cas,
-            checks_stale: false,
+            answer: ReadAnswer {
+                reply: packet.reply(),
+                wants_cas: limits.hands_out_cas,
+                checks_stale: false,
+            },
         })),
         opcode::SET | opcode::ADD | opcode::REPLACE | opcode::APPEND | opcode::PREPEND => {
             parse_store(packet, limits)

@@ -40,7 +40,7 @@ pub use limits::{Authentication, Limits, MAX_LINE_BYTES, item_bytes};
 pub use number::append_decimal;
 pub use problem::Problem;
 pub use reply::Reply;
-pub use request::{Apply, Command, Each, Read, Refusal, Request, ShutdownMode, Step};
+pub use request::{Apply, Command, Each, Read, ReadAnswer, Refusal, Request, ShutdownMode, Step};
 
 /// The wire format of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,8 @@ use crate::line::{Line, MAX_VALUE_BYTES, Value, value};
 use crate::number::{parse_i32, parse_u32, parse_u64};
 use crate::reply::{MetaKind, MetaReply};
 use crate::{
-    Apply, Keys, Limits, Problem, Read, Refusal, Reply, Request, Step, WireKey, item_bytes,
+    Apply, Keys, Limits, Problem, Read, ReadAnswer, Refusal, Reply, Request, Step, WireKey,
+    item_bytes,
 };
 
 /// memcached takes this many tokens, command and key among them.
@@ -263,9 +264,7 @@ pub(crate) fn parse<'a>(
             None if !flags.key_is_base64 && !flags.opaque_is_long => {
                 return line.step(Request::Read(Read {
                     keys: Keys::single(key),
-                    reply: Reply::meta(reply),
-                    wants_cas,
-                    checks_stale: true,
+                    answer: ReadAnswer { reply: Reply::meta(reply), wants_cas, checks_stale: true },
                 }));
             }
             get => {

@@ -53,6 +53,13 @@ pub enum Request<'a> {
 pub struct Read<'a> {
     /// The keys to look up.
     pub keys: Keys<'a>,
+    /// How each of them is answered.
+    pub answer: ReadAnswer<'a>,
+}
+
+/// How the keys of a read are answered: what is left of the request once its keys are taken out.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadAnswer<'a> {
     /// The writer of the reply.
     pub reply: Reply<'a>,
     /// Whether the answer shows CAS ids.
@@ -61,16 +68,16 @@ pub struct Read<'a> {
     pub(crate) checks_stale: bool,
 }
 
-impl Read<'_> {
+impl ReadAnswer<'_> {
     /// Whether this item cannot be answered as it is, because answering changes it: it has no CAS
-    /// id yet, or the client is the first to learn that it is stale. Then run [`Read::verb`] on its
-    /// key instead (and go on with the rest of the keys).
+    /// id yet, or the client is the first to learn that it is stale. Then run [`ReadAnswer::verb`]
+    /// on its key instead (and go on with the rest of the keys).
     #[inline]
     pub fn must_apply(&self, item: &ItemView<'_>) -> bool {
         (self.wants_cas && item.cas.is_none()) || (self.checks_stale && item.stale && !item.won)
     }
 
-    /// The operation that answers a hit for which [`Read::must_apply`] holds.
+    /// The operation that answers a hit for which [`ReadAnswer::must_apply`] holds.
     pub fn verb(&self) -> Verb<'static> {
         let Self { wants_cas, checks_stale, .. } = *self;
         Verb::Get(Get { wants_cas, checks_stale, ..Get::default() })

@@ -23,7 +23,7 @@ use crate::reply::{MetaKind, TextForm, TextReply};
 use crate::scan::Window;
 use crate::{
     Apply, Arguments, Authentication, Command, Each, Keys, Limits, MAX_LINE_BYTES, Problem, Read,
-    Refusal, Reply, Request, ShutdownMode, Step, WireKey, item_bytes,
+    ReadAnswer, Refusal, Reply, Request, ShutdownMode, Step, WireKey, item_bytes,
 };
 
 /// The shortest line that can be a command, its line end included.
@@ -190,9 +190,11 @@ fn parse_get<'a>(tokens: Tokens<'a>, line: Line<'a>, with_cas: bool) -> Step<'a>
     let form = if with_cas { TextForm::ValuesWithCas } else { TextForm::Values };
     line.step(Request::Read(Read {
         keys: Keys::new(tokens),
-        reply: Reply::text(TextReply { form, quiet: false }),
-        wants_cas: with_cas,
-        checks_stale: false,
+        answer: ReadAnswer {
+            reply: Reply::text(TextReply { form, quiet: false }),
+            wants_cas: with_cas,
+            checks_stale: false,
+        },
     }))
 }
 

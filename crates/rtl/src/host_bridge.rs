@@ -127,8 +127,8 @@ impl<T> HostBridge<T> {
 fn requests_of(request: &amalgam_protocol::Request<'_>, now: &Now) -> Vec<Request> {
     let scratch = &mut [0; amalgam_op::MAX_KEY_BYTES];
     match request {
-        amalgam_protocol::Request::Read(Read { keys, reply, wants_cas: false, .. })
-            if !reply.is_meta() =>
+        amalgam_protocol::Request::Read(Read { keys, answer })
+            if !answer.wants_cas && !answer.reply.is_meta() =>
         {
             keys.map(Request::get).collect()
         }
@@ -166,7 +166,7 @@ fn say(
     out: &mut Vec<u8>,
 ) {
     let reply = match request {
-        amalgam_protocol::Request::Read(read) => &read.reply,
+        amalgam_protocol::Request::Read(read) => &read.answer.reply,
         amalgam_protocol::Request::Each(each) => &each.reply,
         amalgam_protocol::Request::Apply(apply) => &apply.reply,
         amalgam_protocol::Request::Command { reply, .. } => reply,

@@ -216,14 +216,19 @@ impl<'a, 'g> Plan<'_, 'a, 'g> {
             && !ItemSnapshot::is_same(self.snapshot.as_ref(), actual)
     }
 
-    /// The decision for `actual`, the item found under the lock.
+    /// The decision for `actual`, the item found under the lock: the plan's, or a new one, which is
+    /// put into `new`. By reference, as copies of a decision cost several percent of a `set`.
     #[inline]
-    fn decision_on(&self, actual: Option<&ItemSnapshot<'g>>) -> Decision<'a> {
+    fn decision_on<'d>(
+        &'d self,
+        actual: Option<&ItemSnapshot<'g>>,
+        new: &'d mut Option<Decision<'a>>,
+    ) -> &'d Decision<'a> {
         if ItemSnapshot::is_same(self.snapshot.as_ref(), actual) {
-            self.decision
-        } else {
-            decide(actual.map(|actual| &actual.view), self.op, self.now, self.fresh_cas)
+            return &self.decision;
         }
+        let view = actual.map(|actual| &actual.view);
+        new.insert(decide(view, self.op, self.now, self.fresh_cas))
     }
 
     /// The built item, if it is the one that `item_write` asks for to replace `actual`.
@@ -232,12 +237,12 @@ impl<'a, 'g> Plan<'_, 'a, 'g> {
         &self,
         item_write: &ItemWrite<'_>,
         actual: Option<&ItemSnapshot<'g>>,
-    ) -> Option<Built<'a, 'g>> {
-        let is_same = |built: &Built<'_, '_>| {
+    ) -> Option<&Built<'a, 'g>> {
+        let is_same = |built: &&Built<'_, '_>| {
             ItemSnapshot::is_same(self.snapshot.as_ref(), actual)
                 || is_same_write(&built.item_write, item_write)
         };
-        self.built.filter(is_same)
+        self.built.as_ref().filter(is_same)
     }
 }
 
@@ -266,24 +271,25 @@ impl<L: Locking> TableHandle<'_, L> {
         if plan.is_behind(actual.as_ref()) {
             return Committed::Changed(actual);
         }
-        let (item_write, outcome) = match plan.decision_on(actual.as_ref()) {
-            Decision::Keep(outcome) => return done(outcome, actual, None),
-            Decision::Remove(outcome) => {
+        let mut new_decision = None;
+        let (item_write, outcome) = match plan.decision_on(actual.as_ref(), &mut new_decision) {
+            &Decision::Keep(outcome) => return done(outcome, actual, None),
+            &Decision::Remove(outcome) => {
                 let unlinked = place.map(|place| {
                     place.unlink(chains, &mut locked);
                     place.item.reference()
                 });
                 return done(outcome, None, unlinked);
             }
-            Decision::Replace(item_write, outcome) => (item_write, outcome),
+            Decision::Replace(item_write, outcome) => (item_write, *outcome),
         };
-        if let Some(actual) = actual
+        if let Some(actual) = &actual
             && let Some(word) = item_write.sole_word_change(&actual.view, plan.now)
         {
             actual.item.change_word(word, item_write.meta_flags.fetched);
             return done(outcome, Some(ItemSnapshot::new(actual.item)), None);
         }
-        let Some(built) = plan.built_for(&item_write, actual.as_ref()) else {
+        let Some(built) = plan.built_for(item_write, actual.as_ref()) else {
             return Committed::Changed(actual);
         };
         match place {

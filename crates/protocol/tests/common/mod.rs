@@ -100,17 +100,22 @@ impl Connection {
                 for key in read.keys {
                     let found = self.store.get(key, &self.now);
                     match found {
-                        Some(item) if read.must_apply(&item.view(key)) => {
-                            self.apply(key, read.verb(), Some(&read.reply), out);
+                        Some(item) if read.answer.must_apply(&item.view(key)) => {
+                            self.apply(key, read.answer.verb(), Some(&read.answer.reply), out);
                         }
                         Some(item) => {
-                            read.reply.hit(out, &item.view(key), Default::default(), &self.now);
+                            read.answer.reply.hit(
+                                out,
+                                &item.view(key),
+                                Default::default(),
+                                &self.now,
+                            );
                             self.store.mark_fetched(key);
                         }
-                        None => read.reply.miss(out),
+                        None => read.answer.reply.miss(out),
                     }
                 }
-                read.reply.end(out);
+                read.answer.reply.end(out);
             }
             Request::Each(each) => {
                 for key in each.keys {

@@ -3,7 +3,7 @@
 use amalgam_index::{Store, Worker};
 use amalgam_op::Key;
 use amalgam_protocol::{
-    Authentication, Command, KeyScratch, Limits, Protocol, Read, Request, Step,
+    Authentication, Command, KeyScratch, Limits, Protocol, Read, ReadAnswer, Request, Step,
 };
 
 use crate::connections::connection::OWN_BUFFER_BYTES;
@@ -109,7 +109,7 @@ pub fn parse<'i, S: Store>(
         let operation = match step {
             Step::Request { request: Request::Read(read), .. } => {
                 if answered | most_keys == 0 {
-                    push_read(context, stage, read, span, read.keys);
+                    push_read(context, stage, read.answer, span, read.keys);
                 } else {
                     let keys = (std::mem::take(&mut answered), std::mem::take(&mut most_keys));
                     push_resumed_read(context, stage, read, span, keys);
@@ -207,7 +207,7 @@ fn protocol_of(protocol_state: &mut ProtocolState, input: &[u8]) -> Option<Proto
 fn push_read<'i, S: Store>(
     context: &mut BatchContext<'_, '_, S>,
     stage: &mut BatchStage<'i>,
-    read: Read<'i>,
+    answer: ReadAnswer<'i>,
     span: RequestSpan,
     keys: impl Iterator<Item = &'i [u8]>,
 ) {
@@ -216,7 +216,7 @@ fn push_read<'i, S: Store>(
         stage.keys.push(Key::new(key, seed));
     }
     let keys_end = stage.keys.len() as u32;
-    stage.reads.push(ReadRequest { read, span, keys_end, left_out: LeftOut::default() });
+    stage.reads.push(ReadRequest { answer, span, keys_end, left_out: LeftOut::default() });
 }
 
 /// Appends a read of a connection that stalled, without the keys that were answered and with at
@@ -231,7 +231,7 @@ fn push_resumed_read<'i, S: Store>(
 ) {
     let mut keys = read.keys.skip(answered as usize);
     let most = if most == 0 { usize::MAX } else { most as usize };
-    push_read(context, stage, read, span, keys.by_ref().take(most));
+    push_read(context, stage, read.answer, span, keys.by_ref().take(most));
     if let Some(request) = stage.reads.last_mut() {
         request.left_out = LeftOut::new(answered as usize, keys.next().is_some());
     }

@@ -68,7 +68,7 @@ impl Progress {
             if request.left_out.is_partial() | self.has_failed {
                 return self.end_seldom(request, slot);
             }
-            request.read.reply.end(&mut slot.output.bytes);
+            request.answer.reply.end(&mut slot.output.bytes);
             self.current += 1;
         }
         if slot.is_full() {
@@ -83,7 +83,7 @@ impl Progress {
     #[cold]
     fn end_seldom(&mut self, request: &ReadRequest<'_>, slot: &mut RequestSlot) -> ControlFlow<()> {
         if !request.left_out.is_partial() {
-            end_failed(&request.read.reply, slot, &mut self.has_failed);
+            end_failed(&request.answer.reply, slot, &mut self.has_failed);
             self.current += 1;
         }
         if request.left_out.is_partial() || slot.is_full() {
@@ -114,7 +114,7 @@ impl ReadAnswers<'_, '_> {
         let slot = &mut self.slots[span.slot as usize];
         if self.progress.has_failed {
             // The answer ends here: the next batch would not know that it lacks a key.
-            end_failed(&request.read.reply, slot, &mut self.progress.has_failed);
+            end_failed(&request.answer.reply, slot, &mut self.progress.has_failed);
             slot.stall(span.end as usize, 0);
             return span.slot as usize;
         }
@@ -160,7 +160,7 @@ impl ReadAnswers<'_, '_> {
     fn missed(&mut self, position: usize, result: ReadResult) -> ControlFlow<()> {
         let request = &self.reads[self.progress.current];
         let slot = &mut self.slots[request.span.slot as usize];
-        request.read.reply.miss(&mut slot.output.bytes);
+        request.answer.reply.miss(&mut slot.output.bytes);
         self.misses += 1;
         if let Some(observer) = &self.observer {
             observer.read(self.keys[self.first + position].bytes(), result, slot.number);
@@ -173,12 +173,12 @@ impl Sink for ReadAnswers<'_, '_> {
     #[inline]
     fn hit(&mut self, position: usize, found: &Found<'_>) -> ControlFlow<()> {
         let request = &self.reads[self.progress.current];
-        if request.read.must_apply(&found.item) {
+        if request.answer.must_apply(&found.item) {
             self.progress.stop = Stop::MustApply;
             return ControlFlow::Break(());
         }
         let slot = &mut self.slots[request.span.slot as usize];
-        answer_hit(&request.read.reply, slot, found, self.now);
+        answer_hit(&request.answer.reply, slot, found, self.now);
         self.hits += 1;
         if let Some(observer) = &self.observer {
             observer.read(found.item.key, ReadResult::Found(found.item.value.len()), slot.number);
@@ -291,14 +291,14 @@ fn apply_read<S: Store>(
     let request = &answers.reads[answers.progress.current];
     let slot = &mut answers.slots[request.span.slot as usize];
     let number = slot.number;
-    let op = Op { key: *key, verb: request.read.verb() };
-    let mut sink = SingleAnswer { reply: &request.read.reply, slot, now: answers.now };
+    let op = Op { key: *key, verb: request.answer.verb() };
+    let mut sink = SingleAnswer { reply: &request.answer.reply, slot, now: answers.now };
     let mut result = ReadResult::Found(0);
     match context.index.apply(&op, answers.now, &mut sink) {
         Outcome::Hit(_) => answers.hits += 1,
         Outcome::Unavailable | Outcome::Unknown => answers.progress.has_failed = true,
         outcome => {
-            request.read.reply.outcome(&mut slot.output.bytes, &outcome, answers.now);
+            request.answer.reply.outcome(&mut slot.output.bytes, &outcome, answers.now);
             answers.misses += 1;
             result = ReadResult::NotFound;
         }

@@ -4,7 +4,7 @@
 //! 1. Without that option every request is admitted, at the cost of one comparison.
 //! 2. With it, no connection gets more answers in a batch than its budget held at the start.
 
-use amalgam_protocol::{Each, Read, Refusal, Request, Step};
+use amalgam_protocol::{Each, Read, ReadAnswer, Refusal, Request, Step};
 
 use crate::settings::Settings;
 
@@ -37,9 +37,8 @@ impl ResponseBudget {
 fn take(left: &mut usize, step: &mut Step<'_>) -> bool {
     let Step::Request { request, used } = *step else { return true };
     let many = match request {
-        Request::Read(Read { keys, reply, .. }) | Request::Each(Each { keys, reply, .. }) => {
-            Some((keys.count(), reply))
-        }
+        Request::Read(Read { keys, answer: ReadAnswer { reply, .. } })
+        | Request::Each(Each { keys, reply, .. }) => Some((keys.count(), reply)),
         _ => None,
     };
     let count = many.map_or(1, |(count, _)| count);

@@ -1,7 +1,7 @@
 //! A stage of a batch: parsed requests that are executed together.
 
 use amalgam_op::Key;
-use amalgam_protocol::{Apply, Command, Each, Read, Refusal, Reply};
+use amalgam_protocol::{Apply, Command, Each, ReadAnswer, Refusal, Reply};
 
 /// Where a request lies in the input of its connection.
 #[derive(Clone, Copy)]
@@ -16,8 +16,8 @@ pub struct RequestSpan {
 
 /// A read; its keys stand in [`BatchStage::keys`].
 pub struct ReadRequest<'t> {
-    /// The parsed request.
-    pub read: Read<'t>,
+    /// How its keys are answered.
+    pub answer: ReadAnswer<'t>,
     /// Where it lies.
     pub span: RequestSpan,
     /// The position in the stage's keys behind the request's last key.
