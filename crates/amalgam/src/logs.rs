@@ -3,7 +3,7 @@
 //! Invariants of this module:
 //! 1. No line holds a key, a value or a password: callers pass addresses, numbers, options and the
 //!    system's errors. Control characters are escaped, so that text from outside cannot begin a
-//!    line.
+//!    line, and fields that could be misread are quoted.
 //! 2. At most [`BURST`] lines are written at once and [`LINES_PER_SECOND`] over time; the next line
 //!    says how many were left out. Why a node ends ([`FINAL_TARGET`]) is never left out.
 
@@ -168,10 +168,7 @@ fn text(record: &Record<'_>, seconds: u64, millis: u32, left_out: u64) -> String
     struct Pairs(String);
     impl<'v> VisitSource<'v> for Pairs {
         fn visit_pair(&mut self, key: Key<'v>, value: Value<'v>) -> Result<(), log::kv::Error> {
-            let value = value.to_string();
-            let is_plain = !value.is_empty() && !value.contains([' ', '"', '=']);
-            let value = if is_plain { value } else { format!("{value:?}") };
-            Ok(write!(self.0, " {key}={value}")?)
+            Ok(write!(self.0, " {key}={}", quoted(value.to_string()))?)
         }
     }
     let mut pairs = Pairs(record.args().to_string());
@@ -182,6 +179,15 @@ fn text(record: &Record<'_>, seconds: u64, millis: u32, left_out: u64) -> String
     }
     let words: String = pairs.0.chars().flat_map(on_one_line).collect();
     format!("{} {:<5} {words}\n", timestamp(seconds, millis), level(record))
+}
+
+/// A value of a text log: in quotes and escaped as a string of Rust, unless it can be read in one
+/// way only.
+fn quoted(value: String) -> String {
+    let escaped = format!("{value:?}");
+    let has_escapes = escaped.len() != value.len() + 2;
+    let is_plain = !value.is_empty() && !value.contains([' ', '=']) && !has_escapes;
+    if is_plain { value } else { escaped }
 }
 
 /// A character, escaped if it is a control character of lines or terminals.
@@ -246,6 +252,30 @@ mod tests {
                 "threads": 4, "path": "a b", "on": true, "lines_left_out": 3,
             })
         );
+    }
+
+    #[test]
+    fn values_that_could_be_misread_are_quoted() {
+        for (value, expected) in [
+            ("plain", "plain"),
+            ("127.0.0.1:11211", "127.0.0.1:11211"),
+            ("it's", "it's"),
+            ("", r#""""#),
+            ("a b", r#""a b""#),
+            ("a=b", r#""a=b""#),
+            ("a\tb", r#""a\tb""#),
+            ("a\r\nb", r#""a\r\nb""#),
+            ("\u{1b}[2J", r#""\u{1b}[2J""#),
+            ("a\u{202e}b", r#""a\u{202e}b""#),
+            (r#"say "a""#, r#""say \"a\"""#),
+            (r"C:\new", r#""C:\\new""#),
+        ] {
+            let (text, json) = lines("words", &[("value", Value::from(value))], 0);
+            let (_, written) = text.split_once(" words value=").expect("a value");
+            assert_eq!(written, format!("{expected}\n"), "{value:?}");
+            let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+            assert_eq!(json["value"], value);
+        }
     }
 
     #[test]
