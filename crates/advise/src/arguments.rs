@@ -13,14 +13,14 @@ use amalgam_bench::measure::{parse_count, parse_size};
 /// Replays the requests that a server got on every engine, and recommends one.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AdviseArguments {
-    /// A trace: lines of `watch fetchers mutations deletions`, or comma-separated; `-` is standard
-    /// input
+    /// File with a trace: lines of `watch fetchers mutations deletions`, or comma-separated; `-` is
+    /// standard input
     #[arg(value_name = "TRACE", required_unless_present = "server", conflicts_with = "server")]
     pub trace: Option<PathBuf>,
     /// Watch this server instead of reading a file (Amalgam or memcached)
     #[arg(long, value_name = "HOST:PORT")]
     pub server: Option<String>,
-    /// Seconds to watch
+    /// How long to watch the server
     #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "server",
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub watch_seconds: u64,
@@ -30,26 +30,26 @@ pub struct AdviseArguments {
     /// Memory limit of each engine [default: the server's, or 64 MiB]
     #[arg(long, short, value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<u64>,
-    /// Threads [default: the server's, or 1]
-    #[arg(long, short, value_name = "COUNT")]
+    /// Number of threads that replay the trace [default: the server's, or 1]
+    #[arg(long, short, value_name = "NUM")]
     pub threads: Option<usize>,
-    /// Requests in a thread's batch, as a server takes up several at once under load
-    #[arg(long, value_name = "COUNT", default_value_t = 16)]
+    /// Number of requests in a batch: a loaded server takes up several at once
+    #[arg(long, value_name = "NUM", default_value_t = 16)]
     pub batch: usize,
-    /// Engines to compare [default: all that serve]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    /// Engines to compare, separated by commas [default: all that serve]
+    #[arg(long, value_name = "ENGINES", value_delimiter = ',')]
     pub engine: Vec<String>,
-    /// Rounds of each engine
-    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    /// Number of rounds of each engine
+    #[arg(long, value_name = "NUM", default_value_t = 5)]
     pub rounds: usize,
-    /// Seconds of a round
+    /// Length of a round
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     pub seconds: f64,
-    /// Requests of each thread to time one batch at a time, after the rounds
-    #[arg(long, value_name = "COUNT", value_parser = parse_count, default_value = "1M")]
+    /// Number of requests of each thread that are timed batch by batch, after the rounds
+    #[arg(long, value_name = "NUM", value_parser = parse_count, default_value = "1M")]
     pub timed: u64,
-    /// Requests of the trace to use, from its beginning; each takes memory
-    #[arg(long, value_name = "COUNT", value_parser = parse_count, default_value = "5M")]
+    /// Number of requests of the trace to use, from its beginning; each takes memory
+    #[arg(long, value_name = "NUM", value_parser = parse_count, default_value = "5M")]
     pub most_requests: u64,
     /// Hit ratios that differ by no more than this count as equal
     #[arg(long, value_name = "SHARE", default_value_t = 0.005)]
@@ -57,7 +57,7 @@ pub struct AdviseArguments {
     /// Draw the comparison into this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// One JSON object a line on standard output: the engines, then the advice
+    /// Print one JSON object a line: the engines, then the advice
     #[arg(long)]
     pub json: bool,
 }

@@ -106,7 +106,7 @@ pub struct NodeOptions {
     #[serde(skip)]
     pub config: Option<PathBuf>,
     /// Endpoint of etcd, as http://HOST:PORT or https://HOST:PORT; may be repeated or hold a
-    /// comma-separated list
+    /// comma-separated list [default: none, but a node needs one]
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub etcd: Vec<String>,
@@ -133,14 +133,14 @@ pub struct NodeOptions {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Address to listen on for other nodes and clients of chunks
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
-    /// Address at which other nodes reach this one, if not that of --listen; required if --listen
-    /// is all addresses (0.0.0.0)
-    #[arg(long, value_name = "ADDR")]
+    /// Address at which other nodes reach this one; must be given if --listen is all addresses
+    /// (0.0.0.0) [default: that of --listen]
+    #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
     /// Address to listen on for memcached clients
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "HOST:PORT")]
     pub clients: Option<String>,
     /// A file with the join token, a secret that all nodes of the cluster must share
     #[arg(long, value_name = "FILE")]
@@ -221,7 +221,9 @@ impl NodeOptions {
 
     /// The value of each option that has a default, by its long name, for `--help`.
     pub fn default_texts() -> toml::Table {
-        toml::Table::try_from(Self::defaults()).unwrap_or_default()
+        let mut table = toml::Table::try_from(Self::defaults()).unwrap_or_default();
+        table.insert("log-level".to_owned(), "info".into());
+        table
     }
 
     /// These options over those of the configuration file, over the defaults.
@@ -283,8 +285,8 @@ impl DevOptions {
 /// How to reach a node, for `amalgam cluster status` and `drain`.
 #[derive(Args)]
 pub struct ConnectOptions {
-    /// Address of a node, as given to its --listen
-    #[arg(long, value_name = "ADDR", default_value = LISTEN)]
+    /// Address of a node, as its option --listen names it; every node knows the others
+    #[arg(long, value_name = "HOST:PORT", default_value = LISTEN)]
     node: String,
     /// The file with the cluster's join token
     #[arg(long, value_name = "FILE")]
@@ -304,6 +306,16 @@ pub struct ConnectOptions {
 }
 
 impl ConnectOptions {
+    /// The address of the node.
+    ///
+    /// # Errors
+    ///
+    /// If it is no host and port, or the host has no address.
+    fn node(&self) -> anyhow::Result<&str> {
+        address(&self.node, "--node").usage()?;
+        Ok(&self.node)
+    }
+
     fn credentials(&self) -> anyhow::Result<Credentials> {
         let files = tls_files(&self.tls_cert, &self.tls_key, &self.tls_ca).usage()?;
         let tls = files.map(MutualTls::open).transpose().map_err(anyhow::Error::msg).usage()?;
@@ -631,9 +643,9 @@ fn run_local<E: Engine>(options: &NodeOptions, nodes: usize, port: u16) -> anyho
 }
 
 fn drain(options: &ConnectOptions) -> anyhow::Result<()> {
-    let mut client =
-        ClusterClient::connect(std::slice::from_ref(&options.node), &options.credentials()?, 0)
-            .with_context(|| format!("no node of a cluster answers at {}", options.node))?;
+    let node = options.node()?;
+    let mut client = ClusterClient::connect(&[node.to_owned()], &options.credentials()?, 0)
+        .with_context(|| format!("no node of a cluster answers at {node}"))?;
     let mut output = std::io::stdout().lock();
     let mut last = None;
     while !client.drain()? {

@@ -4,6 +4,7 @@
 //! `memcached-debug`), or when its first argument is an option.
 
 mod cluster;
+mod color;
 mod daemon;
 mod extended;
 mod help;
@@ -26,9 +27,17 @@ use amalgam_bench::client::ServerArguments;
 use amalgam_bench::{UsageError, exit_code};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+/// The exit code for wrong usage under memcached's name: EX_USAGE of sysexits.h.
+const MEMCACHED_USAGE: u8 = 64;
+
 /// An in-memory key-value store that speaks memcached's protocol, with a choice of index engines.
 #[derive(Parser)]
-#[command(name = "amalgam", version, arg_required_else_help = true)]
+#[command(
+    name = "amalgam",
+    version,
+    arg_required_else_help = true,
+    after_help = "Options without a command are those of serve: 'amalgam -m 1024' runs a server."
+)]
 struct Amalgam {
     #[command(subcommand)]
     command: Action,
@@ -53,13 +62,16 @@ enum Action {
     /// Copy the items of one running server to another; both may be Amalgam or memcached.
     Load(load::Load),
     /// Print a completion script for a shell.
+    #[command(after_help = "In bash, for the current shell: source <(amalgam completions bash)")]
     Completions {
         /// Shell to complete commands in.
+        #[arg(value_name = "SHELL")]
         shell: clap_complete::Shell,
     },
-    /// Print a manual page in roff, for `man -l -`.
+    /// Print a manual page, which `man -l -` shows.
     Man {
         /// Command whose page is printed instead of the program's.
+        #[arg(value_name = "COMMAND")]
         command: Option<String>,
     },
 }
@@ -80,11 +92,17 @@ fn main() -> ExitCode {
         eprintln!("amalgam: {advice}");
         return exit_code(&UsageError::new(advice).into());
     }
-    let result = if is_memcached(&arguments) {
-        let matches = memcached_command().get_matches_from(arguments);
-        match options::Options::from_arg_matches(&matches) {
+    let is_memcached = is_memcached(&arguments);
+    let result = if is_memcached {
+        let matches = memcached_command().try_get_matches_from(arguments);
+        match matches.and_then(|matches| options::Options::from_arg_matches(&matches)) {
             Ok(options) => serve::serve(&options),
-            Err(error) => error.exit(),
+            Err(error) => {
+                // Standard error may be closed.
+                let _ = error.print();
+                let code = if error.use_stderr() { MEMCACHED_USAGE } else { 0 };
+                return ExitCode::from(code);
+            }
         }
     } else {
         run(with_subcommand(arguments))
@@ -98,14 +116,18 @@ fn main() -> ExitCode {
             } else {
                 eprintln!("amalgam: {error:#}");
             }
-            exit_code(&error)
+            match is_memcached && error.is::<UsageError>() {
+                true => ExitCode::from(MEMCACHED_USAGE),
+                false => exit_code(&error),
+            }
         }
     }
 }
 
 /// Runs the command that the arguments name.
 fn run(arguments: Vec<OsString>) -> anyhow::Result<()> {
-    let matches = command().get_matches_from(arguments);
+    let definition = || command(help::EXIT_CODES);
+    let matches = definition().get_matches_from(arguments);
     let command_line = Amalgam::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match command_line.command {
         Action::Serve(options) => serve::serve(&options),
@@ -117,21 +139,21 @@ fn run(arguments: Vec<OsString>) -> anyhow::Result<()> {
         Action::Cluster(command) => cluster::run(&command),
         Action::Top(arguments) => top::run(&arguments),
         Action::Load(arguments) => load::run(&arguments),
-        Action::Completions { shell } => manual::completions(self::command(), shell),
-        Action::Man { command } => manual::page(self::command(), command.as_deref()),
+        Action::Completions { shell } => manual::completions(definition(), shell),
+        Action::Man { command } => manual::page(definition(), command.as_deref()),
     }
 }
 
-/// The definition of the command line, completed by defaults and the list of engines.
-fn command() -> clap::Command {
-    let engines = format!("Engines, and what to choose them for:\n{}", options::engine_list());
-    help::complete(Amalgam::command(), engines)
+/// The definition of the command line, completed by topics, defaults, the list of engines and
+/// `exit_codes`.
+fn command(exit_codes: &str) -> clap::Command {
+    help::complete(Amalgam::command(), exit_codes)
 }
 
 /// The command line under memcached's name: that of `amalgam serve` alone. Clients' tests read the
 /// version from the first line of its help.
 fn memcached_command() -> clap::Command {
-    let mut command = command();
+    let mut command = command(help::MEMCACHED_EXIT_CODES);
     let serve = command.find_subcommand_mut("serve").cloned().unwrap_or_default();
     serve.name("memcached").bin_name("memcached").before_help(serve::version())
 }
@@ -145,8 +167,10 @@ fn is_memcached(arguments: &[OsString]) -> bool {
 /// Inserts the command `serve` where options come first, as with memcached.
 fn with_subcommand(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let first = arguments.get(1).map(|first| first.to_string_lossy().into_owned());
+    let is_alone = arguments.len() == 2;
     let is_option = first.is_some_and(|first| {
-        first.starts_with('-') && !["--help", "--version"].contains(&first.as_str())
+        let is_of_program = first == "--help" || first == "--version" || is_alone && first == "-h";
+        first.starts_with('-') && !is_of_program
     });
     if is_option {
         arguments.insert(1, "serve".into());
@@ -170,12 +194,13 @@ mod tests {
         }
         assert_eq!(arguments(&["amalgam", "-p", "0"]), ["amalgam", "serve", "-p", "0"]);
         assert_eq!(arguments(&["amalgam", "--help"]), ["amalgam", "--help"]);
+        assert_eq!(arguments(&["amalgam", "-h"]), ["amalgam", "-h"]);
         assert_eq!(arguments(&["amalgam", "bench"]), ["amalgam", "bench"]);
     }
 
     #[test]
     fn the_command_line_is_consistent() {
-        command().debug_assert();
+        command(help::EXIT_CODES).debug_assert();
         memcached_command().debug_assert();
     }
 }

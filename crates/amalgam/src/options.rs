@@ -21,19 +21,20 @@ use crate::size::Size;
 #[serde(default, rename_all = "kebab-case")]
 pub struct SharedOptions {
     /// Index engine; see the list below
-    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
+    #[arg(long, value_name = "ENGINE", num_args = 0..=1, default_missing_value = "")]
     pub engine: Option<String>,
     /// Number of threads that serve memcached clients
     #[arg(short = 't', long, value_name = "NUM")]
     pub threads: Option<usize>,
-    /// Serve /metrics (for Prometheus), /healthz and /readyz over HTTP at HOST:PORT
-    #[arg(long, value_name = "ADDR")]
+    /// Serve the live page, /metrics (for Prometheus), /healthz and /readyz over HTTP at this
+    /// address
+    #[arg(long, value_name = "HOST:PORT")]
     pub admin: Option<String>,
     /// Allow an --admin address that other machines can reach; it requires no password
     #[arg(long)]
     #[serde(skip_serializing_if = "is_off")]
     pub admin_public: bool,
-    /// Lowest severity of the lines to log [default: info, or debug with -v where there is -v]
+    /// Lowest severity of the lines to log
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub log_level: Option<Threshold>,
     /// Format of the log
@@ -107,7 +108,7 @@ impl SharedOptions {
 
 /// The table of engines for `--help` and error texts, one line an engine.
 pub fn engine_list() -> String {
-    let line = |engine: &EngineInfo| format!("  {:<11} {}\n", engine.name, engine.choose_for);
+    let line = |engine: &EngineInfo| format!("  {:<9}  {}\n", engine.name, engine.choose_for);
     ENGINES.iter().map(line).collect::<String>().trim_end().to_owned()
 }
 
@@ -182,17 +183,18 @@ pub struct Options {
     /// Save the process id in this file
     #[arg(short = 'P', long, value_name = "FILE")]
     pub pidfile: Option<PathBuf>,
-    /// Ignored: the server chooses the sizes of memory classes
+    /// Ignored, but must be greater than 1: the server chooses the sizes of memory classes
     #[arg(short = 'f', long, value_name = "FACTOR")]
     pub slab_growth_factor: Option<f64>,
-    /// Ignored: the server chooses the sizes of memory classes
+    /// Ignored, but must be greater than 0: the server chooses the sizes of memory classes
     #[arg(short = 'n', long, value_name = "BYTES")]
     pub slab_min_size: Option<u32>,
     /// Ignored: the server uses large pages wherever the system provides them
     #[arg(short = 'L', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub enable_largepages: bool,
-    /// Character that separates the prefix of a key from the rest, for "stats detail"
+    /// Count requests by the prefix of their keys from the start, for "stats detail"; this
+    /// character ends the prefix [default: counted from "stats detail on", with ':']
     #[arg(short = 'D', value_name = "CHAR")]
     pub stats_delimiter: Option<char>,
     /// Pin each worker thread to one of the allowed processors, in round-robin order
@@ -211,7 +213,7 @@ pub struct Options {
     #[arg(short = 'b', long, value_name = "NUM")]
     pub listen_backlog: Option<u32>,
     /// Protocol: ascii, binary or auto
-    #[arg(short = 'B', long, value_name = "NAME")]
+    #[arg(short = 'B', long, value_name = "PROTOCOL")]
     pub protocol: Option<String>,
     /// Size of the largest item; a bare number is bytes
     #[arg(short = 'I', long, value_name = "SIZE")]
@@ -303,6 +305,7 @@ impl Options {
         let mut table = toml::Table::try_from(Self::defaults()).unwrap_or_default();
         table.insert("port".to_owned(), default_port().into());
         table.insert("protocol".to_owned(), "auto, or binary with -S".into());
+        table.insert("log-level".to_owned(), "info, or debug with -v".into());
         table
     }
 

@@ -44,11 +44,14 @@ fn wrong_usage_of_every_command_ends_with_2() {
         (&["cluster", "dev", "--engine", "steam"], "no engine 'steam'"),
         (&["cluster", "dev", "-t", "0"], "-t must be"),
         (&["cluster", "status", "--tls-ca", "x"], "--tls-cert"),
+        (&["cluster", "status", "--node", "nowhere"], "--node nowhere: must be HOST:PORT"),
+        (&["cluster", "drain", "--node", "nowhere"], "--node nowhere: must be HOST:PORT"),
         (&["cluster", "drain", "--key", "k"], "--key"),
         (&["cluster", "restore"], "FILE"),
         (&["top", "nowhere"], "HOST:PORT"),
         (&["load", "--from", "nowhere", "--to", "127.0.0.1:1"], "HOST:PORT"),
         (&["man", "nothing"], "no command 'nothing'"),
+        (&["top", "--color", "sometimes"], "auto, always, never"),
         (&["completions", "nothing"], "nothing"),
     ] {
         let output = run(arguments);
@@ -75,6 +78,7 @@ fn what_fails_without_a_mistake_of_the_user_ends_with_1() {
         &["serve", "-u", "root", "-l", UNKNOWN_HOST],
         &["serve", "-u", "root", "--admin-public", "--admin", UNKNOWN_HOST],
         &["top", UNKNOWN_HOST],
+        &["cluster", "status", "--node", UNKNOWN_HOST],
         &["cluster", "dev", "--admin", UNKNOWN_HOST],
     ] {
         let output = run(arguments);
@@ -92,10 +96,13 @@ fn under_memcached_s_name_the_help_is_memcached_s() {
     let help = text(&help.stdout);
     let version = Command::new(&link).arg("-V").output().expect("runs");
     let wrong = Command::new(&link).arg("--no-such-option").output().expect("runs");
+    let refused = Command::new(&link).args(["-u", "root", "-t", "0"]).output().expect("runs");
     std::fs::remove_dir_all(&folder).expect("it is ours");
     assert!(help.starts_with("memcached 1.6."), "{help}");
     assert!(help.contains("Usage: memcached [OPTIONS]\n"), "{help}");
     assert!(!help.contains("amalgam serve"), "{help}");
+    assert!(help.trim_end().ends_with("64 wrong usage."), "{help}");
+    assert_eq!((wrong.status.code(), refused.status.code()), (Some(64), Some(64)));
     assert!(text(&version.stdout).starts_with("memcached 1.6."));
     let wrong = text(&wrong.stderr);
     assert!(wrong.contains("Usage: memcached [OPTIONS]") && !wrong.contains(" serve"), "{wrong}");
@@ -108,7 +115,11 @@ fn help_tells_defaults_and_topics_and_exit_codes() {
         (&["cluster", "node", "--help"], &["Backups:", "[default: 127.0.0.1:7911]"]),
         (&["cluster", "dev", "--help"], &["[default: 5]", "next port"]),
         (&["--help"], &["Exit codes: 0"]),
+        (&["cluster", "status", "--help"], &["Security:", "Exit codes: 0"]),
+        (&["bench", "server", "--help"], &["Connections:", "--target <HOST:PORT>"]),
         (&["rtl", "--help"], &["amalgam-lab rtl --help"]),
+        (&["bench", "index", "--help"], &["amalgam-lab bench index --help"]),
+        (&["reproduce", "-h"], &["amalgam-lab reproduce -h"]),
     ] {
         let output = run(arguments);
         // Lines are wrapped where the terminal ends.
@@ -228,7 +239,7 @@ fn the_ports_of_a_cluster_for_development_follow_from_the_first() {
 }
 
 #[test]
-fn top_and_load_print_json() {
+fn top_and_load_print_json_and_colours() {
     let mut server = command(ANY_PORT);
     server.args(["--admin", "127.0.0.1:0"]);
     let mut child = server.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
@@ -236,15 +247,40 @@ fn top_and_load_print_json() {
     let lines: Vec<String> = lines.take(2).map(|line| line.expect("text")).collect();
     let from = lines[0].strip_prefix("listening on ").expect("an address");
     let admin = lines[1].strip_prefix("admin on http://").expect("an address");
-    let status = run(&["top", "--json", admin.trim_end_matches('/')]);
+    let admin = admin.trim_end_matches('/');
+    let status = run(&["top", "--json", admin]);
+    let is_colored = |arguments: &[&str], no_color: &str| {
+        let output = command(arguments).env("NO_COLOR", no_color).output().expect("runs");
+        let shown = text(&output.stdout);
+        assert!(shown.contains("HOT KEYS"), "{shown}");
+        shown.contains('\u{1b}')
+    };
+    let colored = [
+        is_colored(&["top", "--once", admin], ""),
+        is_colored(&["top", "--color", "never", admin], ""),
+        is_colored(&["top", "--color", "always", admin], "1"),
+    ];
     let target = Process::start(&mut command(ANY_PORT));
     assert_eq!(talk(from, "set k 0 0 1\r\nv\r\n", "STORED\r\n"), "STORED\r\n");
     let to = format!("127.0.0.1:{}", target.port);
     let loaded = run(&["load", "--from", from, "--to", &to, "--json"]);
     child.kill().expect("runs");
     child.wait().expect("ends");
+    assert_eq!(colored, [false, false, true], "a pipe is coloured on demand only");
     let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
-    assert!(status.is_object(), "{status}");
+    let fields = ["engine", "version", "uptime_seconds", "commands", "memory", "history"];
+    assert!(fields.iter().all(|field| !status[field].is_null()), "{status}");
     let loaded: serde_json::Value = serde_json::from_slice(&loaded.stdout).expect("JSON");
     assert_eq!((&loaded["copied"], &loaded["keys"]), (&1.into(), &1.into()), "{loaded}");
+}
+
+/// The line is printed, and no other program is started, whatever lies in the folder.
+#[test]
+fn a_command_that_moved_runs_nothing() {
+    for arguments in [&["rtl", "--help"][..], &["bench", "index", "--help"], &["reproduce", "-h"]] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert_eq!(text(&output.stdout).lines().count(), 1, "{arguments:?}");
+        assert!(output.stderr.is_empty(), "{arguments:?}: {}", text(&output.stderr));
+    }
 }

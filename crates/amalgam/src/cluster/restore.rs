@@ -12,7 +12,8 @@ use super::{NodeOptions, open_etcd};
 /// Options of `amalgam cluster restore`.
 #[derive(Args)]
 pub struct RestoreOptions {
-    /// The file `cluster-state` of each node's --backup-dir, or copies of them. No node may run
+    /// The file `cluster-state` of each node's --backup-dir, or copies of them; no node may be
+    /// running
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Endpoint of the new etcd; may be repeated or hold a comma-separated list

@@ -11,22 +11,27 @@ use clap::Args;
 use serde_json::json;
 
 use super::{ConnectOptions, holding};
+use crate::color::{Color, Ink, Palette};
 
 /// Options of `amalgam cluster status`: how to reach a node, and what to show.
 #[derive(Args)]
 pub struct StatusOptions {
     #[command(flatten)]
     connect: ConnectOptions,
-    /// Show the owner of this key, its replicas and how far they lag behind; and the same for the
-    /// chunk that it names, if it names one
-    #[arg(long, value_name = "NAME")]
+    /// Show the owner of this key, its replicas and how far they lag behind, and the same for the
+    /// chunk that the key names, if any [default: all nodes are shown]
+    #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// Show the same for the chunk with this id: creator in hexadecimal, colon, counter
+    /// Show the owner and the replicas of the chunk with this id: creator in hexadecimal, colon,
+    /// counter [default: all nodes are shown]
     #[arg(long, value_name = "ID", conflicts_with = "key", value_parser = holding::parse_id)]
     id: Option<ChunkId>,
-    /// Print one JSON object a node
+    /// Print one JSON object for each node
     #[arg(long, conflicts_with_all = ["key", "id"])]
     json: bool,
+    /// When to colour nodes that need attention: auto is on a terminal, unless NO_COLOR is set
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    color: Color,
 }
 
 /// The columns: name and width, negative where the text is at the left.
@@ -58,10 +63,11 @@ const COLUMNS: [(&str, i32); 17] = [
 pub fn status(options: &StatusOptions) -> anyhow::Result<()> {
     let credentials = options.connect.credentials()?;
     let connect = |address: &str| ClusterClient::connect(&[address.to_owned()], &credentials, 0);
-    let asked = &options.connect.node;
+    let asked = options.connect.node()?;
     let home = connect(asked)
         .with_context(|| format!("no node of a cluster answers at {asked}"))?
         .status()?;
+    let palette = Palette { is_on: options.color.colors(&std::io::stdout()) };
     let mut output = std::io::stdout().lock();
     if options.key.is_some() || options.id.is_some() {
         let named = holding::Named { key: options.key.as_deref(), id: options.id };
@@ -72,14 +78,20 @@ pub fn status(options: &StatusOptions) -> anyhow::Result<()> {
     let revisions = answers.iter().flatten().map(|own| own.revision);
     let revision = latest(home.revision, revisions);
     if !options.json {
-        writeln!(output, "{}", row(&COLUMNS.map(|(name, _)| name.to_owned())))?;
+        let head = row(&COLUMNS.map(|(name, _)| name.to_owned()));
+        writeln!(output, "{}", palette.paint(&head, Ink::Bold))?;
     }
     for ((peer, address), answer) in home.members.iter().zip(answers) {
         let is_super = home.supers.contains(peer);
         if options.json {
             writeln!(output, "{}", object(peer, address, is_super, &answer, revision))?;
         } else {
-            writeln!(output, "{}", line(peer, address, is_super, &answer, revision))?;
+            let line = line(peer, address, is_super, &answer, revision);
+            let line = match concern(&answer) {
+                Some(ink) => palette.paint(&line, ink),
+                None => line,
+            };
+            writeln!(output, "{line}")?;
         }
     }
     Ok(())
@@ -120,6 +132,15 @@ fn line(
             row(&texts)
         }
         Err(error) => format!("{} does not answer: {error}", row(&texts)),
+    }
+}
+
+/// The colour of a node that needs attention: red if it does not answer, yellow if it owns
+/// something that lacks copies.
+fn concern(answer: &Result<NodeStatus, ClientError>) -> Option<Ink> {
+    match answer {
+        Ok(own) => (own.reduced.0 + own.reduced.1 > 0).then_some(Ink::Yellow),
+        Err(_) => Some(Ink::Red),
     }
 }
 

@@ -37,15 +37,15 @@ pub struct Load {
     /// The server to copy to, as HOST:PORT or the path of a socket
     #[arg(long, value_name = "SERVER")]
     to: String,
-    /// A file of keys as `lru_crawler mgdump` or `metadump` lists them. If it does not exist, it is
-    /// written first; without this option, the keys come from the source
+    /// A file of keys as `lru_crawler mgdump` or `metadump` lists them; if it does not exist, it is
+    /// written first [default: the source lists its keys]
     #[arg(long, value_name = "FILE")]
     keys: Option<PathBuf>,
     /// Replace items that the target already has
     #[arg(long)]
     overwrite: bool,
-    /// Copy at most this many items per second
-    #[arg(long, value_name = "ITEMS", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Copy at most this many items per second [default: as fast as both servers can]
+    #[arg(long, value_name = "NUM", value_parser = clap::value_parser!(u64).range(1..))]
     rate: Option<u64>,
     /// Print no progress
     #[arg(long)]

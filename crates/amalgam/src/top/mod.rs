@@ -15,8 +15,10 @@ use amalgam_bench::Usage;
 use anyhow::{Context, Result, ensure};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::style::force_color_output;
 use serde_json::Value;
 
+use crate::color::{Color, Palette};
 use draw::Screen;
 
 /// How long the server may take to answer.
@@ -28,7 +30,7 @@ const ANSWER_BYTES: u64 = 4 << 20;
 /// Arguments of `amalgam top`.
 #[derive(clap::Args)]
 pub struct Top {
-    /// The server's admin address
+    /// The server's admin address, which its option --admin opens
     #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:9150")]
     address: String,
     /// Seconds between two updates
@@ -41,6 +43,9 @@ pub struct Top {
     /// Print the status once, as the JSON of /api/status
     #[arg(long, conflicts_with = "once")]
     json: bool,
+    /// When to colour the output: auto is on a terminal, unless NO_COLOR is set
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    color: Color,
 }
 
 /// Shows the status of a server until the user quits.
@@ -59,9 +64,11 @@ pub fn run(top: &Top) -> Result<()> {
     if top.json {
         return Ok(writeln!(output, "{status}")?);
     }
+    let palette = Palette { is_on: top.color.colors(&output) };
     if top.once || !output.is_terminal() {
-        return Ok(output.write_all(text::screen(&status).as_bytes())?);
+        return Ok(output.write_all(text::screen(&status, palette).as_bytes())?);
     }
+    force_color_output(palette.is_on);
     let screen = Screen { status, problem: None, is_paused: false };
     ratatui::run(|terminal| show(terminal, screen, address, Duration::from_secs(top.every)))
 }

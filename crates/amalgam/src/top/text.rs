@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use crate::color::{Ink, Palette};
+
 /// The number of past values in a chart.
 const POINTS: usize = 60;
 
@@ -68,12 +70,13 @@ pub fn tame(value: &Value) -> String {
 }
 
 /// The whole picture, at most 80 columns wide.
-pub fn screen(status: &Value) -> String {
+pub fn screen(status: &Value, palette: Palette) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
     let _ = writeln!(
         text,
-        "Amalgam  {}  version {}  up {} s\n",
+        "{}  {}  version {}  up {} s\n",
+        palette.paint("Amalgam", Ink::Bold),
         tame(&status["engine"]),
         tame(&status["version"]),
         number(status, "/uptime_seconds")
@@ -89,23 +92,22 @@ pub fn screen(status: &Value) -> String {
         short(number(status, "/connections/limit")),
         number(status, "/threads")
     );
-    chart(&mut text, status, "commands_per_second", "requests/s", |value| value.map(short));
-    chart(&mut text, status, "hit_ratio", "hit ratio", |value| Some(percent(value)));
-    chart(&mut text, status, "p50_us", "median", |value| Some(duration(value)));
-    chart(&mut text, status, "p99_us", "99 %", |value| Some(duration(value)));
-    hot_keys(&mut text, status);
-    engine(&mut text, status);
+    let mut chart = |name, title, ink, tell: fn(Option<f64>) -> String| {
+        let (now, bars) = (tell(latest(status, name)), palette.paint(&bars(status, name), ink));
+        let _ = writeln!(text, "{title:<10} {now:>8}  {bars}");
+    };
+    let rate = |value: Option<f64>| value.map_or_else(|| "–".into(), short);
+    chart("commands_per_second", "requests/s", Ink::Cyan, rate);
+    chart("hit_ratio", "hit ratio", Ink::Green, percent);
+    chart("p50_us", "median", Ink::Blue, duration);
+    chart("p99_us", "99 %", Ink::Magenta, duration);
+    hot_keys(&mut text, status, palette);
+    engine(&mut text, status, palette);
     text
 }
 
-/// Appends a number's latest value and its last minute as a row of bars.
-fn chart(
-    text: &mut String,
-    status: &Value,
-    name: &str,
-    title: &str,
-    tell: fn(Option<f64>) -> Option<String>,
-) {
+/// A number's last minute as a row of bars.
+fn bars(status: &Value, name: &str) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let values = column(status, name);
     let shown = &values[values.len().saturating_sub(POINTS)..];
@@ -116,13 +118,13 @@ fn chart(
         None => ' ',
     };
     let bars: String = shown.iter().map(bar).collect();
-    let now = tell(latest(status, name)).unwrap_or_else(|| "–".into());
-    let _ = writeln!(text, "{title:<10} {now:>8}  {bars:>POINTS$}");
+    format!("{bars:>POINTS$}")
 }
 
-fn hot_keys(text: &mut String, status: &Value) {
+fn hot_keys(text: &mut String, status: &Value, palette: Palette) {
     let Some(keys) = status["hot_keys"].as_array() else { return };
-    let _ = writeln!(text, "\n{:<KEY_COLUMNS$} {:>9}  {:>10}", "HOT KEYS", "SHARE", "ERROR");
+    let head = format!("{:<KEY_COLUMNS$} {:>9}  {:>10}", "HOT KEYS", "SHARE", "ERROR");
+    let _ = writeln!(text, "\n{}", palette.paint(&head, Ink::Bold));
     for hot in keys.iter().take(KEYS) {
         let key: String = tame(&hot["key"]).chars().take(KEY_COLUMNS).collect();
         let share = 100.0 * number(hot, "/share");
@@ -179,10 +181,10 @@ pub fn shares(status: &Value) -> impl Iterator<Item = (usize, f64)> {
     filled.map(move |(length, buckets)| (length, (buckets / all).clamp(0.0, 1.0)))
 }
 
-fn engine(text: &mut String, status: &Value) {
+fn engine(text: &mut String, status: &Value, palette: Palette) {
     let _ = writeln!(text, "\n{}", engine_facts(status).join("\n"));
     for (length, share) in shares(status) {
-        let bar = "█".repeat((share * 50.0).round() as usize);
+        let bar = palette.paint(&"█".repeat((share * 50.0).round() as usize), Ink::Cyan);
         let _ = writeln!(text, "{length:>3} in a bucket {:>8} {bar}", percent(Some(share)));
     }
 }
@@ -208,20 +210,28 @@ mod tests {
             "hot_keys": [{ "key": "k".repeat(300), "share": 0.25, "error": 0.01 }],
             "index": { "items": 42, "lengths": [12, 4, 3, 1], "hot_heads": 1 },
         });
-        let text = screen(&status);
+        let plain = Palette { is_on: false };
+        let text = screen(&status, plain);
         for words in
             ["mer?[2Jcury", "250.0 k", "▁█", "87.5 %", "25.00 %", "1.00 %", "60.0 %", "25.0 % of"]
         {
             assert!(text.contains(words), "no {words} in {text}");
         }
         assert!(text.lines().all(|line| line.chars().count() <= 85), "{text}");
+        let colored = screen(&status, Palette { is_on: true });
+        assert!(colored.contains("\u{1b}[36m") && !text.contains('\u{1b}'), "{colored}");
+        // Apart from its colours it is the same.
+        let mut parts = colored.split('\u{1b}');
+        let first = parts.next().expect("a beginning").to_owned();
+        let rest = parts.map(|part| part.split_once('m').expect("the end of a sequence").1);
+        assert_eq!(first + &rest.collect::<String>(), text);
     }
 
     #[test]
     fn nonsense_is_survived() {
         for status in [json!(null), json!([1]), json!({ "history": 3, "index": { "lengths": {} } })]
         {
-            assert!(screen(&status).contains("Amalgam"));
+            assert!(screen(&status, Palette { is_on: false }).contains("Amalgam"));
         }
     }
 }

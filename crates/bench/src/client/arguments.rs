@@ -25,59 +25,59 @@ pub enum Protocol {
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServerArguments {
     /// Servers to measure, separated by commas; several servers run in alternation.
-    #[arg(long, value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', required = true)]
     pub target: Vec<String>,
     /// Protocol to use.
-    #[arg(long, value_enum, default_value = "text")]
+    #[arg(long, value_name = "PROTOCOL", value_enum, default_value = "text")]
     pub protocol: Protocol,
     /// Number of connections that send requests.
-    #[arg(long, default_value_t = 32)]
+    #[arg(long, value_name = "NUM", default_value_t = 32)]
     pub connections: usize,
     /// Number of connections that are open and idle.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "NUM", default_value_t = 0)]
     pub idle: usize,
     /// Number of requests in flight per connection.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "NUM", default_value_t = 1)]
     pub depth: usize,
-    /// Keys per get.
-    #[arg(long, default_value_t = 1)]
+    /// Number of keys per get.
+    #[arg(long, value_name = "NUM", default_value_t = 1)]
     pub multi: usize,
-    /// Fraction of the requests that are sets.
-    #[arg(long, default_value_t = 0.05)]
+    /// Fraction of the requests that are sets, 0 to 1.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     pub set: f64,
-    /// Skew of the popularity of keys; 0 is uniform.
-    #[arg(long, default_value_t = 0.99)]
+    /// Skew of the popularity of keys (the exponent of Zipf's law); 0 is uniform.
+    #[arg(long, value_name = "NUM", default_value_t = 0.99)]
     pub theta: f64,
     /// Number of keys in the key space.
-    #[arg(long, value_parser = parse_count, default_value = "1M")]
+    #[arg(long, value_name = "NUM", value_parser = parse_count, default_value = "1M")]
     pub keys: u64,
     /// Length of a key in bytes.
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, value_name = "BYTES", default_value_t = 16)]
     pub key_bytes: usize,
     /// Length of a value in bytes.
-    #[arg(long, default_value_t = 32)]
+    #[arg(long, value_name = "BYTES", default_value_t = 32)]
     pub value_bytes: usize,
     /// Duration of a round in seconds.
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     pub seconds: f64,
     /// Number of rounds of each server [default: 1, or 5 for several servers].
-    #[arg(long)]
+    #[arg(long, value_name = "NUM")]
     pub rounds: Option<usize>,
     /// Compare every server with this one, round by round.
-    #[arg(long)]
+    #[arg(long, value_name = "HOST:PORT")]
     pub ratio_to: Option<String>,
     /// Process ids of the servers, one per target, whose CPU time is reported.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_name = "PIDS", value_delimiter = ',')]
     pub server_pid: Vec<u32>,
     /// Number of client threads.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "NUM", default_value_t = 1)]
     pub threads: usize,
-    /// Cores for the client's threads, separated by commas.
-    #[arg(long, value_delimiter = ',')]
+    /// Cores for the client's threads, separated by commas [default: the system chooses].
+    #[arg(long, value_name = "CORES", value_delimiter = ',')]
     pub cores: Vec<usize>,
     /// Number of keys in the generated requests, which are repeated cyclically [default: that of
     /// --keys, between 1M and 16M].
-    #[arg(long, value_parser = parse_count)]
+    #[arg(long, value_name = "NUM", value_parser = parse_count)]
     pub requests: Option<u64>,
     /// Do not store the keys first.
     #[arg(long)]
@@ -86,9 +86,9 @@ pub struct ServerArguments {
     #[arg(long)]
     pub verify: bool,
     /// Seed of the requests.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "NUM", default_value_t = 1)]
     pub seed: u64,
-    /// Print one JSON object per line on standard output.
+    /// Print one JSON object for each server on standard output.
     #[arg(long)]
     pub json: bool,
 }
@@ -162,7 +162,7 @@ pub fn address_of(target: &str) -> anyhow::Result<SocketAddr> {
 #[derive(Clone, Debug, clap::Args)]
 pub struct StubServerArguments {
     /// TCP port; 0 chooses a free port, which is printed.
-    #[arg(short, long, default_value_t = 11311)]
+    #[arg(short, long, value_name = "NUM", default_value_t = 11311)]
     pub port: u16,
     /// Keys per get.
     #[arg(long, default_value_t = 1)]
