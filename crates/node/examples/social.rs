@@ -43,10 +43,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("0 has {} friends; the last is {}", profiles.len(), text(&profiles[MEMBERS - 1]));
 
     // A client that reads, changes and writes a chunk that others write, too, locks it meanwhile.
-    client.lock(members[0], LOCK_MS)?;
+    // If that takes longer than the lease, the put is refused and overwrites nothing.
+    let token = client.lock(members[0], LOCK_MS)?;
     let mut changed = client.get(members[0])?;
     changed.extend_from_slice(b", who moved");
-    client.put(members[0], &changed)?;
+    client.put_fenced(members[0], &changed, token)?;
     client.unlock(members[0])?;
     println!("{}", text(&client.get(members[0])?));
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use amalgam_cluster::chunks::Request;
 use amalgam_cluster::overlay::Peer;
-use amalgam_cluster::wire::{Control, FrameReader, Hello, Packet, encode_frame};
+use amalgam_cluster::wire::{Control, FrameReader, Hello, Packet, WIRE_VERSION, encode_frame};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
@@ -251,6 +251,7 @@ impl PendingConnection {
             session: self.session,
             peer,
             cluster: hello.cluster,
+            wire_version: hello.version.min(WIRE_VERSION),
             frames,
             out: Vec::new(),
             plain: Vec::new(),
@@ -351,6 +352,8 @@ pub struct ClientConnection {
     pub peer: Peer,
     /// The number of the node's cluster.
     pub cluster: u64,
+    /// The wire version that both ends speak.
+    wire_version: u16,
     frames: FrameReader,
     out: Vec<u8>,
     /// Buffer for what was decrypted last.
@@ -396,8 +399,12 @@ impl ClientConnection {
         if owes { now_ms.saturating_sub(self.silent_since_ms) } else { 0 }
     }
 
-    /// Queues a packet; its answer has the same number.
+    /// Queues a packet, or drops it if the node's wire version does not know it; its answer has the
+    /// same number.
     pub fn push(&mut self, number: u64, packet: &Packet) {
+        if packet.since() > self.wire_version {
+            return;
+        }
         // Requests are cut far below the bound.
         if encode_frame(number, packet, &mut self.out).is_ok() {
             self.has_received |= self.in_flight == 0;

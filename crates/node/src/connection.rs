@@ -1,10 +1,13 @@
 //! A connection of the event loop: its handshake, its frames, and the bytes that wait to be sent.
 
+use std::borrow::Cow;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 
 use amalgam_cluster::overlay::Peer;
-use amalgam_cluster::wire::{FrameReader, Packet, WIRE_SINCE, WireError, encode_frame};
+use amalgam_cluster::wire::{
+    FrameReader, Packet, WIRE_SINCE, WIRE_VERSION, WireError, encode_frame,
+};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -93,7 +96,8 @@ impl Connection {
         }
     }
 
-    /// Queues a packet, or drops it if the other end's wire version does not know it.
+    /// Queues a packet in the form that the other end's wire version knows, or drops it if that has
+    /// nothing like it.
     ///
     /// # Errors
     ///
@@ -102,13 +106,20 @@ impl Connection {
         if self.waiting() > WAITING_BYTES_MAX {
             return Err(WireError::TooLarge);
         }
-        if packet.since() > self.wire_version {
-            return Ok(());
-        }
         let is_unauthenticated = matches!(self.role, Role::Unauthenticated(_));
+        let packet = match self.wire_version < WIRE_VERSION {
+            true => packet.for_version(self.wire_version),
+            false => Some(Cow::Borrowed(packet)),
+        };
+        let packet = match packet {
+            None => return Ok(()),
+            // The version is known after the handshake only, and may be one that needs no change.
+            Some(Cow::Owned(_)) if is_unauthenticated => return Ok(()),
+            Some(packet) => packet,
+        };
         encode_frame(
             number,
-            packet,
+            &packet,
             if is_unauthenticated { &mut self.after_handshake } else { &mut self.out },
         )
     }

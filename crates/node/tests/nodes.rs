@@ -279,8 +279,14 @@ fn locks_of_a_client_that_ended_are_released() {
     let chunks = [chunk_of(&nodes[0]), chunk_of(&nodes[1])];
     let [mut one, mut other] = [0, 2].map(|at: usize| connect(&[nodes[at].address().to_string()]));
     for chunk in chunks {
-        assert_eq!(one.lock(chunk, SESSION_MS), Ok(()));
+        let token = one.lock(chunk, SESSION_MS).expect("granted");
         assert_eq!(other.lock(chunk, SESSION_MS), Err(ChunkError::Locked));
+        let newer = one.lock(chunk, SESSION_MS).expect("granted anew");
+        assert!(newer > token);
+        assert_eq!(one.put_fenced(chunk, b"late", token), Err(ChunkError::Fenced));
+        assert_eq!(other.put_fenced(chunk, b"value", newer), Ok(()));
+        assert_eq!(one.delete_fenced(chunk, token), Err(ChunkError::Fenced));
+        assert_eq!(other.get(chunk), Ok(b"value".to_vec()));
     }
     drop(one);
     let begin = Instant::now();

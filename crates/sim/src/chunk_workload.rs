@@ -113,7 +113,8 @@ impl<const REPLICATED: bool> Workload for ChunkWorkload<REPLICATED> {
                 Action::Put(..) | Action::Delete(_) | Action::Lock { .. } | Action::Unlock(_),
                 Err(ChunkError::Locked | ChunkError::NotLocked),
             )
-            | (Action::Lock { .. } | Action::Unlock(_), Ok(Response::Ok)) => {}
+            | (Action::Lock { .. }, Ok(Response::Locked(_)))
+            | (Action::Unlock(_), Ok(Response::Ok)) => {}
             (action, Err(ChunkError::NoChunk)) if REPLICATED => {
                 if let Some(id) = action.id() {
                     history.missing(id, now_ms);

@@ -16,9 +16,9 @@ pub use items::{
 };
 pub(crate) use request::value_bytes;
 pub use request::{
-    Action, ChunkError, ClientId, MAX_CHUNK_BYTES, OPERATIONS_MAX, Operation, Reply, Request,
-    Response,
+    Action, ChunkError, ClientId, FencedChange, MAX_CHUNK_BYTES, OPERATIONS_MAX, Operation, Reply,
+    Request, Response,
 };
 pub(crate) use sessions::Sessions;
-pub use sessions::{CachedReply, ClientState, SessionState};
+pub use sessions::{CachedReply, ClientState, LockGrant, SessionState};
 pub use store::{ChunkStore, EngineStore, ItemClock, ItemStore, StoreError};

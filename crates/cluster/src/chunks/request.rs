@@ -29,6 +29,13 @@ pub struct Request {
     pub operations: Vec<Operation>,
 }
 
+impl Request {
+    /// Whether some operation carries the token of a lock.
+    pub(crate) fn has_tokens(&self) -> bool {
+        self.operations.iter().any(|one| matches!(one.action, Action::Fenced(_)))
+    }
+}
+
 /// A numbered operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
@@ -58,7 +65,8 @@ pub enum Action {
     Put(ChunkId, Vec<u8>),
     /// Removes a chunk.
     Delete(ChunkId),
-    /// Locks a chunk: nobody else can put, delete or lock it.
+    /// Locks a chunk: nobody else can put, delete or lock it, except with the token that this
+    /// returns.
     Lock {
         /// The chunk.
         id: ChunkId,
@@ -74,6 +82,19 @@ pub enum Action {
         /// The operation.
         op: Box<ItemOp>,
     },
+    /// Replaces or removes a chunk, if the lock that a token was granted for is still held.
+    Fenced(Box<FencedChange>),
+}
+
+/// A change that carries the token of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FencedChange {
+    /// The chunk.
+    pub id: ChunkId,
+    /// The token of its lock, from [`Response::Locked`]; any client may present it.
+    pub token: u64,
+    /// The new value; None removes the chunk.
+    pub value: Option<Vec<u8>>,
 }
 
 impl Action {
@@ -83,6 +104,7 @@ impl Action {
             Self::Open { .. } | Self::Close | Self::Create(_) => None,
             Self::Get(id) | Self::Put(id, _) | Self::Delete(id) | Self::Unlock(id) => Some(*id),
             Self::Lock { id, .. } | Self::Item { id, .. } => Some(*id),
+            Self::Fenced(change) => Some(change.id),
         }
     }
 
@@ -90,6 +112,7 @@ impl Action {
     pub fn value(&self) -> &[u8] {
         match self {
             Self::Create(value) | Self::Put(_, value) => value,
+            Self::Fenced(change) => change.value.as_deref().unwrap_or_default(),
             _ => &[],
         }
     }
@@ -129,6 +152,9 @@ pub enum Response {
     Session,
     /// The answer to an operation on a named item.
     Item(Box<ItemAnswer>),
+    /// The chunk is locked; the token of the lock. Tokens of a chunk ascend, whichever nodes grant
+    /// them.
+    Locked(u64),
 }
 
 /// The reason for which an operation was not executed.
@@ -164,6 +190,8 @@ pub enum ChunkError {
     /// Only from a client, never from an owner: the operation was given up, and may have been
     /// executed.
     Unknown,
+    /// The lock that the token was granted for has ended.
+    Fenced,
 }
 
 impl fmt::Display for ChunkError {
@@ -183,6 +211,10 @@ impl fmt::Display for ChunkError {
             Self::Forgotten => "the operation was answered and confirmed before",
             Self::Busy => "too many requests are open at this node; retry later",
             Self::Unknown => "the owner did not answer in time: it may have executed the operation",
+            Self::Fenced => {
+                "nothing was changed: the lock of this token has ended; lock the chunk again and \
+                 read it again"
+            }
         })
     }
 }

@@ -11,6 +11,10 @@ const SESSIONS_MAX: usize = 1 << 16;
 const ANSWERS_MAX: usize = 1 << 12;
 /// The longest lease of a session or lock.
 const LEASE_MS_MAX: u64 = 600_000;
+/// Bits of a token that count the grants of an owner; the bits above have the epoch since which it
+/// owns the chunk. So a later owner's tokens are greater, though it may know nothing of earlier
+/// ones. Neither part may overflow: owners then grant no lock.
+const GRANT_BITS: u32 = 36;
 
 /// A client's session at one node.
 #[derive(Clone, Debug, Default)]
@@ -23,17 +27,40 @@ struct Session {
     answers: BTreeMap<u64, (ChunkId, Result<Response, ChunkError>)>,
 }
 
+/// A held lock.
 #[derive(Clone, Copy, Debug)]
-struct Lock {
-    client: ClientId,
+pub(crate) struct Lock {
+    pub client: ClientId,
+    /// See [`LockGrant::token`].
+    pub token: u64,
     ends_ms: u64,
+}
+
+impl Lock {
+    fn grant(&self, now_ms: u64) -> LockGrant {
+        let Self { client, token, ends_ms } = *self;
+        LockGrant { client, token, lease_ms: ends_ms.saturating_sub(now_ms) }
+    }
+}
+
+/// A held lock, as backups and new owners are sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockGrant {
+    /// The client that holds it.
+    pub client: ClientId,
+    /// Its token, which ascends over all grants of the chunk's lock; 0 if an owner of a release
+    /// without tokens granted it.
+    pub token: u64,
+    /// What was left of its lease, in milliseconds, when this was sent. A new owner, whose clock is
+    /// another, counts it from when it loads the chunk.
+    pub lease_ms: u64,
 }
 
 /// The client state that moves along with chunks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientState {
-    /// Locked chunk, client, and remaining milliseconds of each lock.
-    pub locks: Vec<(ChunkId, ClientId, u64)>,
+    /// The locks of the chunks.
+    pub locks: Vec<(ChunkId, LockGrant)>,
     /// Sessions that have locks on the chunks or responses about them.
     pub sessions: Vec<SessionState>,
 }
@@ -71,6 +98,10 @@ pub struct CachedReply<'a> {
 pub(crate) struct Sessions {
     sessions: BTreeMap<ClientId, Session>,
     locks: BTreeMap<ChunkId, Lock>,
+    /// Locks granted so far.
+    grants: u64,
+    /// Chunks whose locks have ended with a lease or a session, which backups were not told yet.
+    ended: Vec<ChunkId>,
 }
 
 impl Sessions {
@@ -96,7 +127,21 @@ impl Sessions {
 
     pub fn close(&mut self, client: ClientId) {
         self.sessions.remove(&client);
-        self.locks.retain(|_, lock| lock.client != client);
+        self.keep_locks(|lock| lock.client != client);
+    }
+
+    fn keep_locks(&mut self, keep: impl Fn(&Lock) -> bool) {
+        let ended = &mut self.ended;
+        self.locks.retain(|id, lock| {
+            let is_kept = keep(lock);
+            ended.extend((!is_kept).then_some(*id));
+            is_kept
+        });
+    }
+
+    /// Takes the chunks whose locks have ended by themselves since the last call.
+    pub fn take_ended(&mut self) -> Vec<ChunkId> {
+        std::mem::take(&mut self.ended)
     }
 
     /// Ends sessions and locks whose lease is over.
@@ -106,7 +151,7 @@ impl Sessions {
             over.map(|(client, _)| *client).collect()
         };
         over.into_iter().for_each(|client| self.close(client));
-        self.locks.retain(|_, lock| lock.ends_ms > now_ms);
+        self.keep_locks(|lock| lock.ends_ms > now_ms);
     }
 
     /// Renews a session and drops the responses that the client confirms. False if there is no
@@ -166,44 +211,64 @@ impl Sessions {
         Some(CachedReply { client, lease_ms, answered_below, number, answer })
     }
 
-    /// Whether another client holds a lock.
-    pub fn is_locked(&self, id: ChunkId, client: ClientId, now_ms: u64) -> bool {
-        let lock = self.locks.get(&id);
-        lock.is_some_and(|lock| lock.client != client && lock.ends_ms > now_ms)
+    /// Whether any chunk is locked.
+    pub fn has_locks(&self) -> bool {
+        !self.locks.is_empty()
     }
 
+    /// The lock of a chunk. One whose lease is over ends now.
+    pub fn lock_of(&mut self, id: ChunkId, now_ms: u64) -> Option<Lock> {
+        let lock = *self.locks.get(&id)?;
+        if lock.ends_ms > now_ms {
+            return Some(lock);
+        }
+        self.locks.remove(&id);
+        self.ended.push(id);
+        None
+    }
+
+    /// The lock of a chunk, to be sent to a backup.
+    pub fn grant_of(&self, id: ChunkId, now_ms: u64) -> Option<LockGrant> {
+        self.locks.get(&id).map(|lock| lock.grant(now_ms))
+    }
+
+    /// Grants a lock, in place of one that the client has. `since` is the epoch since which this
+    /// node owns the chunk. Requires: no other client holds the lock.
     pub fn lock(
         &mut self,
         id: ChunkId,
         client: ClientId,
-        lease_ms: u64,
+        (since, lease_ms): (u64, u64),
         now_ms: u64,
-    ) -> Result<Response, ChunkError> {
-        if self.is_locked(id, client, now_ms) {
-            return Err(ChunkError::Locked);
+    ) -> Result<LockGrant, ChunkError> {
+        let grants = self.grants + 1;
+        if grants >> GRANT_BITS != 0 || since >> (u64::BITS - GRANT_BITS) != 0 {
+            return Err(ChunkError::Busy);
         }
-        let ends_ms = now_ms + lease_ms.min(LEASE_MS_MAX);
-        self.locks.insert(id, Lock { client, ends_ms });
-        Ok(Response::Ok)
+        self.grants = grants;
+        let token = since << GRANT_BITS | grants;
+        let lock = Lock { client, token, ends_ms: now_ms + lease_ms.min(LEASE_MS_MAX) };
+        self.locks.insert(id, lock);
+        Ok(lock.grant(now_ms))
     }
 
-    pub fn unlock(
-        &mut self,
-        id: ChunkId,
-        client: ClientId,
-        now_ms: u64,
-    ) -> Result<Response, ChunkError> {
-        let lock = self.locks.get(&id);
-        if !lock.is_some_and(|lock| lock.client == client && lock.ends_ms > now_ms) {
-            return Err(ChunkError::NotLocked);
-        }
-        self.locks.remove(&id);
-        Ok(Response::Ok)
+    /// Takes a lock that another owner granted; its lease is counted from now on.
+    pub fn restore_lock(&mut self, id: ChunkId, grant: &LockGrant, now_ms: u64) {
+        let LockGrant { client, token, lease_ms } = *grant;
+        self.locks.insert(id, Lock { client, token, ends_ms: now_ms + lease_ms.min(LEASE_MS_MAX) });
     }
 
-    /// Removes the lock of a removed chunk.
-    pub fn release(&mut self, id: ChunkId) {
-        self.locks.remove(&id);
+    /// Removes the lock of a chunk that was removed, or is unlocked. Whether there was one.
+    pub fn release(&mut self, id: ChunkId) -> bool {
+        self.locks.remove(&id).is_some()
+    }
+
+    /// Forgets the locks of chunks that another node owns.
+    pub fn forget_locks(&mut self, ids: IdRange) {
+        let locks = self.locks.range(ids.first()..=ids.last());
+        for id in locks.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.locks.remove(&id);
+        }
     }
 
     /// Drops cached responses about chunks: those operations did not happen.
@@ -217,15 +282,14 @@ impl Sessions {
     pub fn export(&self, ids: IdRange, now_ms: u64) -> ClientState {
         let locks = self.locks.range(ids.first()..=ids.last());
         let locks = locks.filter(|(_, lock)| lock.ends_ms > now_ms);
-        let locks = locks.map(|(id, lock)| (*id, lock.client, lock.ends_ms - now_ms));
-        let locks: Vec<_> = locks.collect();
+        let locks: Vec<_> = locks.map(|(id, lock)| (*id, lock.grant(now_ms))).collect();
         let sessions = self.sessions.iter().filter_map(|(client, session)| {
             let about = session.answers.iter().filter(|(_, (id, _))| ids.contains(*id));
             let answers: Vec<_> =
                 about.map(|(number, (id, answer))| (*number, *id, answer.clone())).collect();
             let (lease_ms, answered_below) = (session.lease_ms, session.answered_below);
             let export = SessionState { client: *client, lease_ms, answered_below, answers };
-            let is_locker = locks.iter().any(|(_, locker, _)| locker == client);
+            let is_locker = locks.iter().any(|(_, lock)| lock.client == *client);
             (is_locker || !export.answers.is_empty()).then_some(export)
         });
         let sessions = sessions.collect();
@@ -252,9 +316,8 @@ impl Sessions {
                 }
             }
         }
-        for (id, client, left_ms) in export.locks.iter().filter(|(id, ..)| ids.contains(*id)) {
-            let ends_ms = now_ms + (*left_ms).min(LEASE_MS_MAX);
-            self.locks.insert(*id, Lock { client: *client, ends_ms });
+        for (id, grant) in export.locks.iter().filter(|(id, _)| ids.contains(*id)) {
+            self.restore_lock(*id, grant, now_ms);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use crate::chunks::{CachedReply, ChunkError, ClientId, Response, SessionState};
+use crate::chunks::{CachedReply, ChunkError, ClientId, LockGrant, Response, SessionState};
 use crate::codec::{Wire, WireError, WireReader};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::Peer;
@@ -23,16 +23,29 @@ pub struct ReplicationEntry {
     pub sessions: Vec<SessionState>,
 }
 
-/// Identifies a replicated record: a chunk, or one item of a named id.
+/// Identifies a replicated record: a chunk, its lock, or one item of a named id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordKey {
     /// The chunk's id, or the item's named id.
     pub id: ChunkId,
-    /// CRC32C of the item's key, which tells the items of an id apart; 0 for a chunk.
+    /// CRC32C of the item's key, which tells the items of an id apart; 0 for a chunk, 1 for its
+    /// lock.
     pub tag: u32,
 }
 
 impl RecordKey {
+    const LOCK_TAG: u32 = 1;
+
+    /// The key of the lock of a chunk.
+    pub fn lock(id: ChunkId) -> Self {
+        Self { id, tag: Self::LOCK_TAG }
+    }
+
+    /// Whether it is the key of a lock.
+    pub fn is_lock(&self) -> bool {
+        self.tag == Self::LOCK_TAG && !self.id.creator().is_named()
+    }
+
     /// The key of the item with that memcached key.
     pub fn item(id: ChunkId, key: &[u8]) -> Self {
         Self { id, tag: crc32c::crc32c(key) }
@@ -69,6 +82,32 @@ pub enum Mutation<V = Vec<u8>> {
     RemoveItem(RecordKey),
     /// The ids now hold what is kept of them under a former owner, except for what follows.
     ChangeOwner(Peer, IdRange),
+    /// Sets the lock of a chunk, encoded as [`LockGrant`].
+    PutLock(ChunkId, V),
+    /// Removes the lock of a chunk.
+    RemoveLock(ChunkId),
+}
+
+impl Mutation {
+    /// Sets the record of a key to a value, or removes it.
+    pub fn of(key: RecordKey, value: Option<Vec<u8>>) -> Self {
+        let (id, is_item) = (key.id, key.id.creator().is_named());
+        match value {
+            Some(value) if is_item => Self::PutItem(key, value),
+            Some(value) if key.is_lock() => Self::PutLock(id, value),
+            Some(value) => Self::Put(id, value),
+            None if is_item => Self::RemoveItem(key),
+            None if key.is_lock() => Self::RemoveLock(id),
+            None => Self::Remove(id),
+        }
+    }
+
+    /// Sets the lock of a chunk.
+    pub fn put_lock(id: ChunkId, grant: &LockGrant) -> Self {
+        let mut bytes = Vec::with_capacity(LockGrant::BYTES_MIN);
+        grant.encode(&mut bytes);
+        Self::PutLock(id, bytes)
+    }
 }
 
 impl<V> Mutation<V> {
@@ -80,6 +119,8 @@ impl<V> Mutation<V> {
             Self::Remove(id) => Some((RecordKey::from(*id), true)),
             Self::PutItem(key, _) => Some((*key, false)),
             Self::RemoveItem(key) => Some((*key, true)),
+            Self::PutLock(id, _) => Some((RecordKey::lock(*id), false)),
+            Self::RemoveLock(id) => Some((RecordKey::lock(*id), true)),
             Self::Clear(_)
             | Self::RepliesOnly
             | Self::DiscardFormer(..)

@@ -10,7 +10,7 @@ use super::entry::MutationRef;
 use super::placement::ReplicaPlacement;
 use super::stream::{EntryBufferPool, ReplicationStream};
 use super::{Mutation, RecordKey, ReplicationEntry, ReplicationMessage, ReplicationSettings};
-use crate::chunks::{CachedReply, ChunkStore, SessionState};
+use crate::chunks::{CachedReply, ChunkStore, ClientState, SessionState};
 use crate::codec::Wire;
 use crate::hash::IntHashMap;
 use crate::ids::{ChunkId, IdRange, NodeId};
@@ -575,7 +575,7 @@ impl ReplicationPrimary {
         now_ms: u64,
         is_leaving: &dyn Fn(IdRange) -> bool,
         store: &mut S,
-        export: &dyn Fn(IdRange) -> Vec<SessionState>,
+        export: &dyn Fn(IdRange) -> ClientState,
         out: &mut Vec<ReplicationCommand>,
     ) {
         if self.settings.backups == 0 {

@@ -72,7 +72,7 @@ pub(super) fn entry_of(record: &[u8]) -> Option<(Peer, EntryRef<'_>)> {
     EntryRef::parse(&mut from).ok().map(|entry| (owner, entry))
 }
 
-/// The value in the record of a `Put` or `PutItem`; none for any other record.
+/// The value in the record of a `Put`, `PutItem` or `PutLock`; none for any other record.
 pub(super) fn value_of(record: &[u8]) -> Option<Vec<u8>> {
     let mut from = WireReader::new(record);
     if u8::decode(&mut from).ok()? != ENTRY {
@@ -80,7 +80,9 @@ pub(super) fn value_of(record: &[u8]) -> Option<Vec<u8>> {
     }
     let (_, _, mutation): (Peer, u64, Mutation) = Wire::decode(&mut from).ok()?;
     match mutation {
-        Mutation::Put(_, value) | Mutation::PutItem(_, value) => Some(value),
+        Mutation::Put(_, value) | Mutation::PutItem(_, value) | Mutation::PutLock(_, value) => {
+            Some(value)
+        }
         _ => None,
     }
 }

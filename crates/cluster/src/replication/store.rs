@@ -445,7 +445,7 @@ impl ReplicaStore {
         }
         replica.take(entry);
         if !key.id.creator().is_named() {
-            replica.remember(entry.version, key.id);
+            replica.remember(entry.version, key);
         }
         self.clean()
     }

@@ -21,6 +21,8 @@ pub(super) struct FailoverTask {
     pub(super) next: u64,
     /// Keys of the named items that are loaded.
     pub(super) items: Vec<ItemKey>,
+    /// Keys of the locks that are loaded; some may have ended since.
+    pub(super) locks: Vec<RecordKey>,
     /// `damaged`: what could not be read here. `missing`: the part of it that no other holder has
     /// sent yet.
     pub(super) damaged: Vec<RecordKey>,

@@ -6,7 +6,8 @@
 //!    until the id is frozen for a transfer.
 //! 2. An operation that changes something is executed at most once: its response is cached until
 //!    the client confirms it, and moves along with the chunk.
-//! 3. A lock ends with its lease, and with the session of its client.
+//! 3. A lock ends with its lease, and with the session of its client. A change that carries a token
+//!    is executed only while the lock of that token is held. Tokens of a chunk ascend.
 //! 4. A chunk that moves is served by the source until it is frozen, then by nobody, then by the
 //!    target; the metadata changes in between. Acknowledged writes move with it.
 //! 5. Nothing is answered after the node's lease: the deadline is checked after the work is done.

@@ -291,6 +291,7 @@ impl<S: ChunkStore> ChunkService<S> {
             return refuse(ChunkError::Busy);
         }
         self.sessions.touch(request.client, request.answered_below, now_ms);
+        self.replicate_ended_locks();
         let reply = self.execute_all(request, now_ms);
         let mut awaited = Vec::new();
         for (operation, (_, result)) in request.operations.iter().zip(&reply) {
@@ -345,7 +346,12 @@ impl<S: ChunkStore> ChunkService<S> {
                         self.repair_later(from, *stream, *record);
                         continue;
                     }
-                    let mutation = chunk(&mut self.store, record.id);
+                    let mutation =
+                        match (record.is_lock(), self.sessions.grant_of(record.id, now_ms)) {
+                            (false, _) => chunk(&mut self.store, record.id),
+                            (true, Some(lock)) => Mutation::put_lock(record.id, &lock),
+                            (true, None) => Mutation::RemoveLock(record.id),
+                        };
                     self.replication.resend(from, *stream, record.id, mutation);
                 }
             }
@@ -367,7 +373,7 @@ impl<S: ChunkStore> ChunkService<S> {
     pub fn flush(&mut self, now_ms: u64, out: &mut Vec<ChunkCommand>) {
         let mut wanted = Vec::new();
         let sessions = &self.sessions;
-        let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
+        let export = |ids: IdRange| sessions.export(ids, now_ms);
         self.replication.advance_catch_up(&mut self.store, &export, &mut wanted);
         self.replication.flush(now_ms, &mut wanted);
         out.extend(wanted.into_iter().map(ChunkCommand::Replication));
@@ -376,6 +382,7 @@ impl<S: ChunkStore> ChunkService<S> {
     /// Advances the time to `now_ms`: expires sessions, claims ids, continues moves.
     pub fn on_tick(&mut self, now_ms: u64, out: &mut Vec<ChunkCommand>) {
         self.sessions.expire(now_ms);
+        self.replicate_ended_locks();
         if std::mem::take(&mut self.claim_waits) {
             self.next_claim_ms = now_ms + self.limits.retry_ms;
         }
@@ -482,6 +489,7 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             Action::Close => {
                 self.sessions.close(client);
+                self.replicate_ended_locks();
                 return Ok(Response::Session);
             }
             Action::Get(id) => {
@@ -534,8 +542,20 @@ impl<S: ChunkStore> ChunkService<S> {
                 None => MutationRef::Put(id, action.value()),
             };
             self.replication.replicate_operation(changed, answered);
+            if matches!(mutation, Some(Mutation::Remove(_))) && self.sessions.release(id) {
+                // After the removal: a backup that has only one of the two must not lack the lock
+                // of a chunk that is still there.
+                self.replication.replicate(id, Mutation::RemoveLock(id), Vec::new());
+            }
         }
         result
+    }
+
+    /// Tells backups of the locks that have ended by themselves.
+    fn replicate_ended_locks(&mut self) {
+        for id in self.sessions.take_ended() {
+            self.replication.replicate(id, Mutation::RemoveLock(id), Vec::new());
+        }
     }
 
     fn check_owned(&self, id: ChunkId, epoch: u64) -> Result<(), ChunkError> {
@@ -590,29 +610,67 @@ impl<S: ChunkStore> ChunkService<S> {
         action: &Action,
         now_ms: u64,
     ) -> Result<Response, ChunkError> {
-        if self.sessions.is_locked(id, client, now_ms) {
-            return Err(ChunkError::Locked);
+        if self.sessions.has_locks() || matches!(action, Action::Fenced(_)) {
+            self.check_lock(client, id, action, now_ms)?;
         }
         if !self.store.has(id) {
             return Err(ChunkError::NoChunk);
         }
         match action {
             Action::Put(_, value) => self.write(id, value),
-            Action::Delete(_) => {
-                self.store.remove(id);
-                self.note_write(id, &[]);
-                self.changed = Some((id, Some(Mutation::Remove(id))));
-                self.sessions.release(id);
-                if id.creator() == self.allocator.creator() {
-                    // Refused for ids of an earlier incarnation, which are not handed out again.
-                    let _ = self.allocator.free(IdRange::single(id));
-                }
+            Action::Delete(_) => self.delete(id),
+            Action::Fenced(change) => match &change.value {
+                Some(value) => self.write(id, value),
+                None => self.delete(id),
+            },
+            Action::Lock { lease_ms, .. } => {
+                let since = self.owned.get(id.bits()).copied().unwrap_or_default();
+                let lock = self.sessions.lock(id, client, (since, *lease_ms), now_ms)?;
+                self.changed = Some((id, Some(Mutation::put_lock(id, &lock))));
+                Ok(Response::Locked(lock.token))
+            }
+            Action::Unlock(_) if !self.sessions.release(id) => Err(ChunkError::NotLocked),
+            Action::Unlock(_) => {
+                self.changed = Some((id, Some(Mutation::RemoveLock(id))));
                 Ok(Response::Ok)
             }
-            Action::Lock { lease_ms, .. } => self.sessions.lock(id, client, *lease_ms, now_ms),
-            Action::Unlock(_) => self.sessions.unlock(id, client, now_ms),
             _ => Ok(Response::Ok),
         }
+    }
+
+    /// Whether the chunk's lock, if there is one, lets a client change the chunk.
+    #[inline(never)]
+    fn check_lock(
+        &mut self,
+        client: ClientId,
+        id: ChunkId,
+        action: &Action,
+        now_ms: u64,
+    ) -> Result<(), ChunkError> {
+        let lock = self.sessions.lock_of(id, now_ms);
+        self.replicate_ended_locks();
+        match action {
+            Action::Fenced(_) if !self.store.has(id) => Err(ChunkError::NoChunk),
+            Action::Fenced(change) => match lock {
+                Some(lock) if lock.token == change.token => Ok(()),
+                _ => Err(ChunkError::Fenced),
+            },
+            _ => match lock {
+                Some(lock) if lock.client != client => Err(ChunkError::Locked),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    fn delete(&mut self, id: ChunkId) -> Result<Response, ChunkError> {
+        self.store.remove(id);
+        self.note_write(id, &[]);
+        self.changed = Some((id, Some(Mutation::Remove(id))));
+        if id.creator() == self.allocator.creator() {
+            // Refused for ids of an earlier incarnation, which are not handed out again.
+            let _ = self.allocator.free(IdRange::single(id));
+        }
+        Ok(Response::Ok)
     }
 
     /// The linearization point of an operation on a named item is that of the engine.

@@ -6,8 +6,9 @@ use amalgam_op::{
 };
 
 use crate::chunks::{
-    Action, ChunkError, ClientId, ClientState, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
-    MovingItem, Operation, ReplicaItem, Reply, Request, Response, SessionState, StoreHead,
+    Action, ChunkError, ClientId, ClientState, FencedChange, ItemAnswer, ItemOp, ItemRecord,
+    ItemVerb, LockGrant, MovingItem, Operation, ReplicaItem, Reply, Request, Response,
+    SessionState, StoreHead,
 };
 use crate::codec::{Wire, WireError, WireReader, wire_enum, wire_struct};
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
@@ -21,10 +22,13 @@ use crate::replication::{LogWriter, Mutation, RecordKey, ReplicationEntry, Repli
 use crate::shard::MoveMessage;
 
 /// The latest format version that this code speaks.
-pub const WIRE_VERSION: u16 = 8;
+pub const WIRE_VERSION: u16 = 9;
 /// The oldest format version that this code speaks. Nodes of two releases use the later version
 /// that both know.
 pub const WIRE_SINCE: u16 = 4;
+
+/// The first format version in which locks have tokens.
+pub(super) const TOKENS_SINCE: u16 = 9;
 
 /// Everything that nodes and clients send after the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +64,9 @@ impl Packet {
                 ReplicationMessage::Fetch { .. } | ReplicationMessage::Fetched { .. },
             ) => 6,
             Self::Control(Control::Forbidden) => 7,
+            Self::Request(request) | Self::Timed(_, request) if request.has_tokens() => {
+                TOKENS_SINCE
+            }
             Self::Timed(..) | Self::Control(Control::GetClock | Control::Clock(_)) => 8,
             _ => WIRE_SINCE,
         }
@@ -273,6 +280,42 @@ impl Wire for IdRange {
     }
 }
 
+/// In place of the number of locks: locks with tokens follow.
+const WITH_TOKENS: u32 = u32::MAX;
+
+/// The locks are in the form that versions without tokens know, unless one has a token.
+impl Wire for ClientState {
+    const BYTES_MIN: usize = 8;
+
+    fn encode(&self, to: &mut Vec<u8>) {
+        if self.locks.iter().any(|(_, lock)| lock.token != 0) {
+            WITH_TOKENS.encode(to);
+            self.locks.encode(to);
+        } else {
+            let locks = self.locks.iter().map(|(id, lock)| (*id, lock.client, lock.lease_ms));
+            locks.collect::<Vec<_>>().encode(to);
+        }
+        self.sessions.encode(to);
+    }
+
+    fn decode(from: &mut WireReader<'_>) -> Result<Self, WireError> {
+        let mut ahead = *from;
+        let locks = if u32::decode(&mut ahead)? == WITH_TOKENS {
+            *from = ahead;
+            let locks: Vec<(ChunkId, LockGrant)> = Wire::decode(from)?;
+            if locks.iter().all(|(_, lock)| lock.token == 0) {
+                return Err(WireError::Invalid);
+            }
+            locks
+        } else {
+            let locks: Vec<(ChunkId, ClientId, u64)> = Wire::decode(from)?;
+            let without = |(id, client, lease_ms)| (id, LockGrant { client, token: 0, lease_ms });
+            locks.into_iter().map(without).collect()
+        };
+        Ok(Self { locks, sessions: Wire::decode(from)? })
+    }
+}
+
 wire_struct!(Range { ids: IdRange, placement: Placement });
 wire_struct!(RingSegment { first: u16, last: u16 });
 wire_struct!(Peer { node: NodeId, incarnation: u32 });
@@ -354,8 +397,17 @@ wire_enum!(Action {
     7 Lock { id, lease_ms },
     8 Unlock(id),
     9 Item { id, op },
+    10 Fenced(change),
 });
-wire_enum!(Response { 1 Ok, 2 Created(id), 3 Value(value), 4 Session, 5 Item(answer) });
+wire_struct!(FencedChange { id: ChunkId, token: u64, value: Option<Vec<u8>> });
+wire_enum!(Response {
+    1 Ok,
+    2 Created(id),
+    3 Value(value),
+    4 Session,
+    5 Item(answer),
+    6 Locked(token),
+});
 
 wire_struct!(ItemOp { key: Vec<u8>, verb: ItemVerb });
 wire_enum!(ItemVerb {
@@ -470,6 +522,7 @@ wire_enum!(ChunkError {
     12 Forgotten,
     13 Busy,
     14 Unknown,
+    15 Fenced,
 });
 
 wire_enum!(MoveMessage {
@@ -503,8 +556,10 @@ wire_enum!(for V, Mutation<V> {
     6 PutItem(key, value),
     7 RemoveItem(key),
     8 ChangeOwner(source, ids),
+    9 PutLock(id, value),
+    10 RemoveLock(id),
 });
-wire_struct!(ClientState { locks: Vec<(ChunkId, ClientId, u64)>, sessions: Vec<SessionState> });
+wire_struct!(LockGrant { client: ClientId, token: u64, lease_ms: u64 });
 wire_struct!(SessionState {
     client: ClientId,
     lease_ms: u64,

@@ -13,6 +13,7 @@
 
 mod frame;
 mod layout;
+mod older_versions;
 #[cfg(test)]
 mod tests;
 

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::chunks::{
-    Action, ChunkError, ClientId, ClientState, ItemAnswer, ItemOp, ItemRecord, ItemVerb,
-    OPERATIONS_MAX, Operation, Request, Response, SessionState,
+    Action, ChunkError, ClientId, ClientState, FencedChange, ItemAnswer, ItemOp, ItemRecord,
+    ItemVerb, LockGrant, OPERATIONS_MAX, Operation, Request, Response, SessionState,
 };
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::overlay::{
@@ -168,14 +168,25 @@ fn packets() -> Vec<Packet> {
         Message::NotNeeded { creator, source: peer },
     ];
     let client = ClientId(5);
-    let answers = vec![(1, id, Ok(Response::Created(id))), (2, id, Err(ChunkError::Locked))];
+    let answers = vec![
+        (1, id, Ok(Response::Created(id))),
+        (2, id, Err(ChunkError::Locked)),
+        (3, id, Ok(Response::Locked(19))),
+        (4, id, Err(ChunkError::Fenced)),
+    ];
     let session = SessionState { client, lease_ms: 9, answered_below: 1, answers };
     let sessions = vec![session.clone()];
-    let tail = Some(ClientState { locks: vec![(id, client, 10)], sessions: vec![session] });
+    let lock = LockGrant { client, token: 19, lease_ms: 10 };
+    let tail = |token| {
+        let locks = vec![(id, LockGrant { token, ..lock })];
+        Some(ClientState { locks, sessions: vec![session.clone()] })
+    };
     let chunks = vec![(id, Some(vec![1, 2, 3])), (id, None)];
     let moves = [
         MoveMessage::Offer { number: 1, ids, since: 2 },
-        MoveMessage::Page { number: 1, page: 2, chunks, tail },
+        MoveMessage::Page { number: 1, page: 2, chunks: chunks.clone(), tail: tail(19) },
+        MoveMessage::Page { number: 1, page: 3, chunks: chunks.clone(), tail: tail(0) },
+        MoveMessage::Page { number: 1, page: 4, chunks, tail: None },
         MoveMessage::Ack { number: 1, page: 0, backups: vec![peer] },
         MoveMessage::Declined { number: 1 },
         MoveMessage::Transferred { number: 1, ids, epoch: 3 },
@@ -191,6 +202,8 @@ fn packets() -> Vec<Packet> {
         Mutation::PutItem(RecordKey::item(id, b"key"), vec![5]),
         Mutation::RemoveItem(RecordKey::item(id, b"key")),
         Mutation::ChangeOwner(peer, ids),
+        Mutation::put_lock(id, &lock),
+        Mutation::RemoveLock(id),
     ];
     let entry = |mutation| ReplicationEntry { version: 3, mutation, sessions: sessions.clone() };
     let entries = mutation.map(entry).to_vec().into();
@@ -214,7 +227,11 @@ fn packets() -> Vec<Packet> {
         ReplicationMessage::Fetched {
             source: peer,
             ids,
-            found: vec![Mutation::Put(id, vec![8; 3]), Mutation::Remove(id)],
+            found: vec![
+                Mutation::Put(id, vec![8; 3]),
+                Mutation::Remove(id),
+                Mutation::RemoveLock(id),
+            ],
             sessions: sessions.clone(),
             lacking: vec![RecordKey::from(id)],
             damaged: Vec::new(),
@@ -229,6 +246,8 @@ fn packets() -> Vec<Packet> {
         Action::Delete(id),
         Action::Lock { id, lease_ms: 7 },
         Action::Unlock(id),
+        Action::Fenced(Box::new(FencedChange { id, token: 19, value: Some(vec![1]) })),
+        Action::Fenced(Box::new(FencedChange { id, token: 19, value: None })),
     ];
     let actions = actions.into_iter().chain(item_actions(id));
     let operations = actions.map(|action| Operation { number: 3, epoch: 4, action }).collect();
@@ -246,10 +265,12 @@ fn packets() -> Vec<Packet> {
         ChunkError::Forgotten,
         ChunkError::Busy,
         ChunkError::Unknown,
+        ChunkError::Fenced,
     ];
     let mut reply: Vec<_> = errors.into_iter().map(|error| (1, Err(error))).collect();
     reply.extend(
-        [Response::Ok, Response::Value(vec![9]), Response::Session].map(|done| (2, Ok(done))),
+        [Response::Ok, Response::Value(vec![9]), Response::Session, Response::Locked(19)]
+            .map(|done| (2, Ok(done))),
     );
     reply
         .extend(item_answers().into_iter().map(|answer| (3, Ok(Response::Item(Box::new(answer))))));
@@ -262,6 +283,34 @@ fn packets() -> Vec<Packet> {
     let requests = [Packet::Request(request), timed, Packet::Reply(reply)];
     let between = overlay.chain(moves).chain(backups);
     between.chain(requests).chain(controls).collect()
+}
+
+/// Version 8 knows neither tokens nor replicated locks: a decoder of that version refuses their
+/// codes.
+#[test]
+fn older_versions_are_sent_no_tokens() {
+    let (mut changed, mut left_out) = (0, 0);
+    for packet in packets() {
+        assert_eq!(packet.for_version(WIRE_VERSION).as_deref(), Some(&packet));
+        let Some(older) = packet.for_version(8) else {
+            left_out += 1;
+            continue;
+        };
+        changed += usize::from(*older != packet);
+        let text = format!("{:?}", Packet::decode_all(&bytes_of(&older)).expect("a packet"));
+        for word in ["Locked(", "Fenced", "PutLock", "RemoveLock", "token: 19"] {
+            assert!(!text.contains(word), "{word} in {text}");
+        }
+        if let Packet::Replication(ReplicationMessage::Append { entries, .. }) = &packet {
+            let Packet::Replication(ReplicationMessage::Append { entries: older, .. }) = &*older
+            else {
+                panic!("{older:?}");
+            };
+            assert_eq!(older.count(), entries.count(), "entries are numbered by their order");
+        }
+    }
+    // Requests with and without a deadline; a reply, two pages, entries, and a holder's answer.
+    assert_eq!((left_out, changed), (2, 5));
 }
 
 fn bytes_of(packet: &Packet) -> Vec<u8> {

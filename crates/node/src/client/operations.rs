@@ -1,6 +1,8 @@
 //! What a client can do with one chunk or name, in a call each.
 
-use amalgam_cluster::chunks::{Action, ChunkError, ItemAnswer, ItemOp, ItemVerb, Response};
+use amalgam_cluster::chunks::{
+    Action, ChunkError, FencedChange, ItemAnswer, ItemOp, ItemVerb, Response,
+};
 use amalgam_cluster::ids::ChunkId;
 use amalgam_op::{Delete, MAX_KEY_BYTES, Outcome, Store, StoreMode, Verb};
 
@@ -118,13 +120,44 @@ impl ClusterClient {
 
     /// Locks a chunk for some time at most. The lock ends before that when the client does, or
     /// [`SESSION_MS`](amalgam_cluster::client::SESSION_MS) after its last request to the chunk's
-    /// owner; one whose process died holds it for so long.
+    /// owner; one whose process died holds it for that long. With backups it survives the owner,
+    /// and its lease then begins anew.
+    ///
+    /// Returns the token of the lock, for [`Self::put_fenced`] and for others who shall refuse what
+    /// an earlier holder sends late: each grant of a chunk's lock has a greater token than those
+    /// before. A lock that the client has already is granted anew. An owner of a release that knows
+    /// no tokens returns 0.
     ///
     /// # Errors
     ///
     /// As [`ClusterClient::call`].
-    pub fn lock(&mut self, id: ChunkId, lease_ms: u64) -> Result<(), ChunkError> {
-        self.call(Action::Lock { id, lease_ms }).map(drop)
+    pub fn lock(&mut self, id: ChunkId, lease_ms: u64) -> Result<u64, ChunkError> {
+        match self.call(Action::Lock { id, lease_ms })? {
+            Response::Locked(token) => Ok(token),
+            Response::Ok => Ok(0),
+            _ => Err(ChunkError::Unavailable),
+        }
+    }
+
+    /// Replaces the value of a chunk if the lock of this token is still held, by whichever client.
+    ///
+    /// # Errors
+    ///
+    /// [`ChunkError::Fenced`] if it has ended, and nothing was changed; else as
+    /// [`ClusterClient::call`].
+    pub fn put_fenced(&mut self, id: ChunkId, value: &[u8], token: u64) -> Result<(), ChunkError> {
+        let value = Some(value.to_vec());
+        self.call(Action::Fenced(Box::new(FencedChange { id, token, value }))).map(drop)
+    }
+
+    /// Removes a chunk if the lock of this token is still held, by whichever client.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::put_fenced`].
+    pub fn delete_fenced(&mut self, id: ChunkId, token: u64) -> Result<(), ChunkError> {
+        let value = None;
+        self.call(Action::Fenced(Box::new(FencedChange { id, token, value }))).map(drop)
     }
 
     /// Releases a lock.

@@ -3,7 +3,7 @@
 use super::super::entry::MutationRef;
 use super::super::{Mutation, RecordKey};
 use super::{CatchUpStage, ItemKey, ReplicaSetChange, ReplicationCommand, ReplicationPrimary};
-use crate::chunks::{ChunkStore, SessionState};
+use crate::chunks::{ChunkStore, ClientState};
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::Peer;
 
@@ -66,13 +66,18 @@ impl ReplicationPrimary {
         (ids, source): (IdRange, Peer),
         adopters: Vec<(Peer, Vec<RecordKey>)>,
         store: &mut S,
-        export: &dyn Fn(IdRange) -> Vec<SessionState>,
+        export: &dyn Fn(IdRange) -> ClientState,
     ) -> u64 {
         let learners: Vec<Peer> = adopters.iter().map(|(peer, _)| *peer).collect();
         self.send_all(&learners, Mutation::ChangeOwner(source, ids), Vec::new());
         for (peer, keys) in adopters {
-            for RecordKey { id, .. } in keys {
-                self.send_all(&[peer], chunk(store, id), Vec::new());
+            for key in keys {
+                // The locks that exist follow at the end.
+                let mutation = match key.is_lock() {
+                    true => Mutation::RemoveLock(key.id),
+                    false => chunk(store, key.id),
+                };
+                self.send_all(&[peer], mutation, Vec::new());
             }
         }
         let mut change = ReplicaSetChange {
@@ -90,7 +95,7 @@ impl ReplicationPrimary {
     pub fn advance_catch_up<S: ChunkStore>(
         &mut self,
         store: &mut S,
-        export: &dyn Fn(IdRange) -> Vec<SessionState>,
+        export: &dyn Fn(IdRange) -> ClientState,
         out: &mut Vec<ReplicationCommand>,
     ) {
         let is_next = |change: &ReplicaSetChange| match &change.stage {
@@ -131,7 +136,7 @@ impl ReplicationPrimary {
         change: &ReplicaSetChange,
         from: u64,
         store: &mut S,
-        export: &dyn Fn(IdRange) -> Vec<SessionState>,
+        export: &dyn Fn(IdRange) -> ClientState,
     ) -> CatchUpStage {
         let (mut at, end) = (from, change.ids.end());
         while at < end && at < from + SCAN_IDS_MAX {
@@ -156,7 +161,7 @@ impl ReplicationPrimary {
         change: &ReplicaSetChange,
         mut items: Vec<ItemKey>,
         store: &mut S,
-        export: &dyn Fn(IdRange) -> Vec<SessionState>,
+        export: &dyn Fn(IdRange) -> ClientState,
     ) -> CatchUpStage {
         while !self.is_backlogged(change) {
             let Some((id, key)) = items.pop() else { return self.finish_copying(change, export) };
@@ -176,13 +181,18 @@ impl ReplicationPrimary {
         streams.any(|stream| stream.is_filled(2, window))
     }
 
-    /// Ends the copying: sends the replies that clients received, and waits for acknowledgements.
+    /// Ends the copying: sends the locks and the replies that clients received, and waits for
+    /// acknowledgements.
     fn finish_copying(
         &mut self,
         change: &ReplicaSetChange,
-        export: &dyn Fn(IdRange) -> Vec<SessionState>,
+        export: &dyn Fn(IdRange) -> ClientState,
     ) -> CatchUpStage {
-        self.send_all(&change.learners, Mutation::RepliesOnly, export(change.ids));
+        let ClientState { locks, sessions } = export(change.ids);
+        for (id, grant) in locks {
+            self.send_all(&change.learners, Mutation::put_lock(id, &grant), Vec::new());
+        }
+        self.send_all(&change.learners, Mutation::RepliesOnly, sessions);
         let last = |peer: &Peer| (*peer, self.streams[peer].last());
         CatchUpStage::AwaitingAcks(change.learners.iter().map(last).collect())
     }

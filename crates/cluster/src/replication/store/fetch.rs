@@ -36,18 +36,14 @@ impl ReplicaStore {
                 lacking.push(*key);
                 continue;
             };
-            let is_item = key.id.creator().is_named();
-            let mutation = if held.is_removed {
-                if is_item { Mutation::RemoveItem(*key) } else { Mutation::Remove(key.id) }
-            } else if let Some(value) = self.value(held.position) {
-                bytes += value.len();
-                if is_item { Mutation::PutItem(*key, value) } else { Mutation::Put(key.id, value) }
-            } else {
+            let value = if held.is_removed { None } else { self.value(held.position) };
+            if value.is_none() && !held.is_removed {
                 damaged.push(*key);
                 continue;
-            };
+            }
+            bytes += value.as_ref().map_or(0, Vec::len);
             about.insert(key.id);
-            found.push(mutation);
+            found.push(Mutation::of(*key, value));
         }
         let replica = self.replicas.get(&source);
         let sessions =

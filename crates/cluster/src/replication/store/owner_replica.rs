@@ -244,8 +244,9 @@ pub(super) struct OwnerReplica {
     pub is_resumed: bool,
     /// The highest version received.
     pub last: u64,
-    /// The latest changed chunks and their versions. All changes above version `floor` are here.
-    recent: VecDeque<(u64, ChunkId)>,
+    /// The latest changed chunks and locks and their versions. All changes above version `floor`
+    /// are here.
+    recent: VecDeque<(u64, RecordKey)>,
     floor: u64,
     /// The version at which each id was last sent in full.
     pub begun: IntervalMap<u64>,
@@ -286,14 +287,14 @@ impl OwnerReplica {
         sessions.collect()
     }
 
-    /// Remembers the change of a chunk.
-    pub fn remember(&mut self, version: u64, id: ChunkId) {
+    /// Remembers the change of a chunk or a lock.
+    pub fn remember(&mut self, version: u64, key: RecordKey) {
         if self.recent.len() >= RECENT_MAX
             && let Some((version, _)) = self.recent.pop_front()
         {
             self.floor = version;
         }
-        self.recent.push_back((version, id));
+        self.recent.push_back((version, key));
     }
 
     /// The keys among `ids` that changed after a version; none if that is not known.
@@ -310,7 +311,7 @@ impl OwnerReplica {
             return None;
         }
         let later = self.recent.iter().rev().take_while(|(later, _)| *later > version);
-        let keys = later.filter(|(_, id)| ids.contains(*id)).map(|(_, id)| RecordKey::from(*id));
+        let keys = later.map(|(_, key)| *key).filter(|key| ids.contains(key.id));
         let mut keys: Vec<RecordKey> = keys.collect();
         keys.sort_unstable();
         keys.dedup();

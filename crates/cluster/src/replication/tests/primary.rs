@@ -2,7 +2,7 @@
 
 use super::super::*;
 use super::{id, ids, owner};
-use crate::chunks::{ChunkStore, StoreError};
+use crate::chunks::{ChunkStore, ClientState, StoreError};
 use crate::ids::{ChunkId, NodeId};
 
 /// The store of an owner whose chunks nobody reads.
@@ -36,7 +36,7 @@ fn the_only_backup_is_dropped_only_when_it_is_no_member() {
     primary.flush(0, &mut Vec::new());
     let tick = |primary: &mut ReplicationPrimary, now_ms| {
         let mut out = Vec::new();
-        primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
+        primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| ClientState::default(), &mut out);
         out
     };
     for now_ms in [10, 100, 1_000, 10_000] {
@@ -120,7 +120,7 @@ fn a_backup_is_replaced_by_one_in_another_rack_once_that_has_caught_up() {
     primary.set_backups(ids(0, 10), vec![peers[0]]);
     let tick = |primary: &mut ReplicationPrimary, now_ms| {
         let mut out = Vec::new();
-        primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
+        primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| ClientState::default(), &mut out);
         primary.flush(now_ms, &mut out);
         out
     };
@@ -174,12 +174,12 @@ fn a_backup_that_refused_is_not_chosen_again_in_that_incarnation() {
         ReplicationMessage::Refused { stream: stream.expect("it was sent"), is_sealed: false };
     primary.on_message(peers[0], &refused, 1_000);
     let mut out = Vec::new();
-    primary.on_tick(1_010, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
+    primary.on_tick(1_010, &|_| false, &mut Empty, &|_| ClientState::default(), &mut out);
     assert_eq!(out, [ReplicationCommand::Commit(1, ids(0, 10), vec![peers[1]])]);
     primary.on_committed(1, Ok(5));
     for now_ms in [1_020, 5_000, 500_000] {
         out.clear();
-        primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| Vec::new(), &mut out);
+        primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| ClientState::default(), &mut out);
         assert!(primary.choose_missing_backups(ids(0, 10), &peers[1..]).is_empty(), "at {now_ms}");
         assert_eq!(primary.backups(id(1)), Some(&peers[1..]));
     }

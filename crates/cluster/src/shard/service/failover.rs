@@ -15,7 +15,7 @@ use super::super::failover_task::{FailoverTask, Fetched, UnreadableChunks};
 use super::super::missing::Missing;
 use super::super::moves::MoveMessage;
 use super::{ChunkCommand, ChunkService};
-use crate::chunks::{ChunkStore, ClientState, ReplicaItem};
+use crate::chunks::{ChunkStore, ClientState, LockGrant, ReplicaItem};
 use crate::codec::Wire;
 use crate::ids::{ChunkId, IdRange};
 use crate::overlay::{FailoverGrant, Peer, Refusal};
@@ -82,6 +82,7 @@ impl<S: ChunkStore> ChunkService<S> {
             grant: grant.clone(),
             next: ids.start(),
             items: Vec::new(),
+            locks: Vec::new(),
             damaged: Vec::new(),
             missing: Missing::default(),
             past_learners: BTreeSet::new(),
@@ -159,14 +160,22 @@ impl<S: ChunkStore> ChunkService<S> {
         let (mut came, mut is_stored) = (BTreeSet::new(), true);
         for mutation in answer.found {
             let Some((record, _)) = mutation.copy() else { continue };
-            let kept = match mutation {
-                Mutation::PutItem(_, value) => ReplicaItem::decode_all(value).map(Some),
-                _ => Ok(None),
+            let (mut kept, mut lock) = (None, None);
+            let is_spoilt = match mutation {
+                Mutation::PutItem(_, value) => {
+                    kept = ReplicaItem::decode_all(value).ok();
+                    kept.is_none()
+                }
+                Mutation::PutLock(_, value) => {
+                    lock = LockGrant::decode_all(value).ok();
+                    lock.is_none()
+                }
+                _ => false,
             };
-            let Ok(kept) = kept else {
+            if is_spoilt {
                 loading.missing.answered(from, &[], &[record]);
                 continue;
-            };
+            }
             if !loading.missing.came(record) {
                 continue;
             }
@@ -174,6 +183,9 @@ impl<S: ChunkStore> ChunkService<S> {
             if let Some(kept) = kept {
                 is_stored &= self.store.restore_item(&kept).is_ok();
                 loading.items.push((record.id, kept.key));
+            } else if let Some(lock) = lock {
+                self.sessions.restore_lock(record.id, &lock, now_ms);
+                loading.locks.push(record);
             } else if let Mutation::Put(id, value) = mutation {
                 is_stored &= self.store.write(*id, value).is_ok();
             }
@@ -213,7 +225,8 @@ impl<S: ChunkStore> ChunkService<S> {
             {
                 let damaged = loading.damaged.iter().copied();
                 let keys = beyond.iter().filter(|record| ids.contains(record.id));
-                let mut keys: Vec<RecordKey> = keys.copied().chain(own).chain(damaged).collect();
+                let others = own.into_iter().chain(damaged).chain(loading.locks.iter().copied());
+                let mut keys: Vec<RecordKey> = keys.copied().chain(others).collect();
                 keys.sort_unstable();
                 keys.dedup();
                 in_place_replicas.push((*peer, keys));
@@ -295,8 +308,14 @@ impl<S: ChunkStore> ChunkService<S> {
         let slice = IdRange::from_bits(loading.next, end);
         let (store, mut is_stored, mut spoilt) = (&mut self.store, true, Vec::new());
         let mut is_here = vec![false; if is_named { 0 } else { slice.len() as usize }];
+        let mut locks = Vec::new();
         let found = replica_store.recover(source, slice, &mut |record, value| {
-            if !is_named {
+            if record.is_lock() {
+                match LockGrant::decode_all(&value) {
+                    Ok(lock) => locks.push((record, lock)),
+                    Err(_) => spoilt.push(record),
+                }
+            } else if !is_named {
                 is_here[(record.id.bits() - slice.start()) as usize] = true;
                 is_stored &= store.write(record.id, &value).is_ok();
             } else if let Ok(kept) = ReplicaItem::decode_all(&value) {
@@ -323,6 +342,10 @@ impl<S: ChunkStore> ChunkService<S> {
             loading.damaged.append(&mut spoilt);
         }
         self.sessions.import(slice, &found.export, now_ms);
+        for (record, lock) in locks {
+            self.sessions.restore_lock(record.id, &lock, now_ms);
+            loading.locks.push(record);
+        }
         loading.next = end;
         (looked, true)
     }
@@ -340,7 +363,8 @@ impl<S: ChunkStore> ChunkService<S> {
             if loading.missing.may_come(loading.others(&self.replication)) {
                 return self.loading.push_back(loading);
             }
-            let lost: Vec<ChunkId> = loading.missing.give_up().map(|record| record.id).collect();
+            let lost = loading.missing.give_up().filter(|record| !record.is_lock());
+            let lost: Vec<ChunkId> = lost.map(|record| record.id).collect();
             if !lost.is_empty() {
                 unread.lost.entry(source).or_default().extend(lost);
             }
@@ -357,7 +381,7 @@ impl<S: ChunkStore> ChunkService<S> {
         {
             loading.past_learners.extend(in_place_replicas.iter().map(|(peer, _)| *peer));
             let sessions = &self.sessions;
-            let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
+            let export = |ids: IdRange| sessions.export(ids, now_ms);
             self.replication.begin_owner_change(
                 (ids, source),
                 in_place_replicas,
@@ -379,11 +403,9 @@ impl<S: ChunkStore> ChunkService<S> {
             return self.scan.remove_later(ids);
         }
         for bits in ids.start()..ids.end() {
-            let id = ChunkId::from_bits(bits).expect("it lies in a range");
-            if self.store.remove(id) {
-                self.sessions.release(id);
-            }
+            self.store.remove(ChunkId::from_bits(bits).expect("it lies in a range"));
         }
+        self.sessions.forget_locks(ids);
     }
 
     /// Drops ids that this node no longer owns.
@@ -424,7 +446,7 @@ impl<S: ChunkStore> ChunkService<S> {
         let mut wanted = Vec::new();
         let (outgoing, sessions) = (&self.outgoing, &self.sessions);
         let is_leaving = |ids: IdRange| outgoing.values().any(|move_| move_.is_leaving(ids));
-        let export = |ids: IdRange| sessions.export(ids, now_ms).sessions;
+        let export = |ids: IdRange| sessions.export(ids, now_ms);
         self.replication.on_tick(now_ms, &is_leaving, &mut self.store, &export, &mut wanted);
         for wanted in wanted {
             match wanted {

@@ -437,6 +437,11 @@ impl<S: ChunkStore> ChunkService<S> {
                 }
             }
             if let Some(tail) = &tail {
+                for (id, lock) in tail.locks.iter().filter(|(id, _)| incoming.ids.contains(*id)) {
+                    let mutation = Mutation::put_lock(*id, lock);
+                    self.replication.replicate(*id, mutation, Vec::new());
+                    awaited.extend(self.replication.pending_version(*id));
+                }
                 let first = incoming.ids.first();
                 self.replication.replicate(first, Mutation::RepliesOnly, tail.sessions.clone());
                 awaited.extend(self.replication.pending_version(first));

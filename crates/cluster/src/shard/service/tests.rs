@@ -15,6 +15,8 @@ use crate::log::{LogSettings, MemoryStorage};
 use crate::overlay::FailoverGrant;
 use crate::replication::{ReplicaStore, ReplicationEntry};
 
+mod locks;
+
 const ALICE: ClientId = ClientId(1);
 const BOB: ClientId = ClientId(2);
 const ASKER: Requester = Requester::Local(0);
@@ -183,22 +185,22 @@ fn a_lock_excludes_others_and_ends_with_lease_and_session() {
     let mut caller = caller(&index);
     caller.call(ALICE, Action::Create(vec![])).expect("created");
     let lock = |lease_ms| Action::Lock { id: id(0), lease_ms };
-    assert_eq!(caller.call(ALICE, lock(2_000)), Ok(Response::Ok));
+    caller.call(ALICE, lock(2_000)).expect("granted");
     assert_eq!(caller.call(BOB, lock(2_000)), Err(ChunkError::Locked));
     assert_eq!(caller.call(BOB, Action::Put(id(0), vec![])), Err(ChunkError::Locked));
     assert_eq!(caller.call(BOB, Action::Unlock(id(0))), Err(ChunkError::Locked));
     assert_eq!(caller.call(BOB, Action::Get(id(0))), Ok(Response::Value(vec![])));
     assert_eq!(caller.call(ALICE, Action::Unlock(id(0))), Ok(Response::Ok));
     assert_eq!(caller.call(ALICE, Action::Unlock(id(0))), Err(ChunkError::NotLocked));
-    assert_eq!(caller.call(ALICE, lock(2_000)), Ok(Response::Ok));
+    caller.call(ALICE, lock(2_000)).expect("granted");
     caller.now_ms += 2_000;
-    assert_eq!(caller.call(BOB, lock(60_000)), Ok(Response::Ok));
+    caller.call(BOB, lock(60_000)).expect("granted");
     // Bob dies: his session ends, and his lock with it.
     caller.now_ms += 4_999;
     assert_eq!(caller.call(ALICE, lock(1_000)), Err(ChunkError::Locked));
     caller.now_ms += 1;
     caller.service.on_tick(caller.now_ms, &mut Vec::new());
-    assert_eq!(caller.call(ALICE, lock(1_000)), Ok(Response::Ok));
+    caller.call(ALICE, lock(1_000)).expect("granted");
     assert_eq!(caller.call(BOB, Action::Delete(id(0))), Err(ChunkError::NoSession));
 }
 
@@ -259,7 +261,7 @@ fn ids_of_an_earlier_incarnation_are_skipped_in_growing_steps() {
     }
 }
 
-/// A service with one item that lives for a minute and one that stays, and their backup.
+/// A service and its backup.
 struct BackedUp<S> {
     service: ChunkService<S>,
     replica_store: ReplicaStore,
