@@ -20,7 +20,7 @@ mod top;
 mod user;
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use amalgam_bench::client::ServerArguments;
@@ -68,11 +68,14 @@ enum Action {
         #[arg(value_name = "SHELL")]
         shell: clap_complete::Shell,
     },
-    /// Print a manual page, which `man -l -` shows.
+    /// Print a manual page, which `man -l -` shows, or write all of them to a folder.
     Man {
-        /// Command whose page is printed instead of the program's.
+        /// Command whose page is printed, such as `cluster node` [default: the program's page].
         #[arg(value_name = "COMMAND")]
-        command: Option<String>,
+        command: Vec<String>,
+        /// Write the pages of the program and of every command into this folder instead.
+        #[arg(long, value_name = "DIR", conflicts_with = "command")]
+        out: Option<PathBuf>,
     },
 }
 
@@ -140,7 +143,8 @@ fn run(arguments: Vec<OsString>) -> anyhow::Result<()> {
         Action::Top(arguments) => top::run(&arguments),
         Action::Load(arguments) => load::run(&arguments),
         Action::Completions { shell } => manual::completions(definition(), shell),
-        Action::Man { command } => manual::page(definition(), command.as_deref()),
+        Action::Man { command, out: None } => manual::page(definition(), &command),
+        Action::Man { out: Some(folder), .. } => manual::pages(definition(), &folder),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Shell completions and manual pages, made from the command line's own definition.
 
 use std::io::Write;
+use std::path::Path;
 
 use amalgam_bench::Usage;
 use amalgam_index::ENGINES;
@@ -8,6 +9,14 @@ use anyhow::{Context, Result};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command, ValueHint};
 use clap_complete::Shell;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
+
+/// The section of manual pages: commands of users.
+const SECTION: &str = "1";
+
+/// How the paragraph about exit codes begins, in the notes below each help.
+const EXIT_CODES: &str = "Exit codes: ";
 
 /// Prints a completion script.
 ///
@@ -102,20 +111,92 @@ fn collect_hints(command: &Command, label: &str, hinted: &mut Vec<Hinted>) {
     }
 }
 
-/// Prints the manual page of the program, or of one of its commands.
+/// Prints the manual page of the program, or of the command whose path is `names`.
 ///
 /// # Errors
 ///
 /// If there is no such command or the page cannot be written.
-pub fn page(mut command: Command, name: Option<&str>) -> Result<()> {
-    command.build();
-    if let Some(name) = name {
+pub fn page(command: Command, names: &[String]) -> Result<()> {
+    let mut command = built(command);
+    for name in names {
         let found = command.find_subcommand(name).cloned();
-        command = found.with_context(|| format!("there is no command '{name}'")).usage()?;
+        command =
+            found.with_context(|| format!("there is no command '{}'", names.join(" "))).usage()?;
     }
-    let mut page = Vec::new();
-    clap_mangen::Man::new(command).render(&mut page)?;
-    Ok(std::io::stdout().write_all(&page)?)
+    Ok(std::io::stdout().write_all(&render(&command)?)?)
+}
+
+/// Writes the pages of the program and of all its commands into `folder`, one file each, such as
+/// `amalgam-cluster-node.1`. Makes the folder if there is none.
+///
+/// # Errors
+///
+/// If a page cannot be written.
+pub fn pages(command: Command, folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    write_pages(&built(command), folder)
+}
+
+/// The definition with all that clap adds, apart from the command `help`, which has no page.
+fn built(command: Command) -> Command {
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    command
+}
+
+fn write_pages(command: &Command, folder: &Path) -> Result<()> {
+    let path = folder.join(Man::new(command.clone()).get_filename());
+    std::fs::write(&path, render(command)?)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    command.get_subcommands().try_for_each(|below| write_pages(below, folder))
+}
+
+/// The page of a command.
+fn render(command: &Command) -> Result<Vec<u8>> {
+    let man = Man::new(command.clone());
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name());
+    let version = env!("CARGO_PKG_VERSION");
+    // Without a date. Clap's generator leaves an empty field out, so that the next one moves up.
+    let mut page = format!(".TH \"{name}\" \"{SECTION}\" \"\" \"amalgam {version}\" \"Amalgam\"\n")
+        .into_bytes();
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    if command.get_arguments().any(|arg| !arg.is_hide_set()) {
+        man.render_options_section(&mut page)?;
+    }
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    notes(command).to_writer(&mut page)?;
+    // The generator surrounds an empty line by breaks, of which formatters complain.
+    Ok(String::from_utf8(page)?.replace("\n.br\n\n.br\n", "\n.sp\n").into_bytes())
+}
+
+/// The sections that are made of the notes below the help: each paragraph a section of its own,
+/// with its lines as they are.
+fn notes(command: &Command) -> Roff {
+    let mut roff = Roff::default();
+    let notes = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    for paragraph in notes.split("\n\n") {
+        if let Some(codes) = paragraph.strip_prefix(EXIT_CODES) {
+            roff.control("SH", ["EXIT STATUS"]);
+            roff.text([roman(codes)]);
+        } else {
+            roff.control("SH", ["NOTES"]);
+            roff.control("nf", []);
+            paragraph.lines().for_each(|line| {
+                roff.text([roman(line)]);
+            });
+            roff.control("fi", []);
+        }
+    }
+    if command.get_name() != "amalgam" {
+        roff.control("SH", ["SEE ALSO"]);
+        roff.text([roman(format!("amalgam({SECTION})"))]);
+    }
+    roff
 }
 
 #[cfg(test)]
@@ -169,5 +250,51 @@ mod tests {
             let script = super::script(command(), shell).expect("a script");
             assert!(script.contains("hotring-r"), "{shell}");
         }
+    }
+
+    #[test]
+    fn each_command_has_a_page_with_its_exit_status() {
+        let folder = std::env::temp_dir().join(format!("amalgam-pages-{}", std::process::id()));
+        pages(command(), &folder).expect("pages");
+        let mut names = Vec::new();
+        for file in std::fs::read_dir(&folder).expect("a folder") {
+            let file = file.expect("a file");
+            let text = std::fs::read_to_string(file.path()).expect("text");
+            let head = format!(" \"1\" \"\" \"amalgam {}\" ", env!("CARGO_PKG_VERSION"));
+            for part in [&head, ".SH NAME\n", ".SH SYNOPSIS\n", ".SH \"EXIT STATUS\"\n"] {
+                assert!(text.contains(part), "{file:?} has no {part}: {text}");
+            }
+            assert!(!text.contains("amalgam\\-help"), "{text}");
+            names.push(file.file_name().into_string().expect("text"));
+        }
+        std::fs::remove_dir_all(&folder).expect("it is ours");
+        names.sort();
+        let expected = [
+            "amalgam-advise.1",
+            "amalgam-bench-server.1",
+            "amalgam-bench.1",
+            "amalgam-cluster-dev.1",
+            "amalgam-cluster-drain.1",
+            "amalgam-cluster-node.1",
+            "amalgam-cluster-restore.1",
+            "amalgam-cluster-status.1",
+            "amalgam-cluster-token.1",
+            "amalgam-cluster.1",
+            "amalgam-completions.1",
+            "amalgam-load.1",
+            "amalgam-man.1",
+            "amalgam-serve.1",
+            "amalgam-top.1",
+            "amalgam.1",
+        ];
+        assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn lines_of_notes_stay_lines() {
+        let command = built(command());
+        let serve = command.find_subcommand("serve").expect("a command");
+        let page = String::from_utf8(render(serve).expect("a page")).expect("text");
+        assert!(page.contains("\n.nf\n") && page.contains("  memc3 "), "{page}");
     }
 }

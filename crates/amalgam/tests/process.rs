@@ -266,7 +266,7 @@ fn completions_and_manual_pages_know_the_options() {
         (&["completions", "bash"][..], "--admin-public"),
         (&["completions", "zsh"], "--memory"),
         (&["completions", "fish"], "engine"),
-        (&["man"], ".TH amalgam 1"),
+        (&["man"], ".TH \"amalgam\" \"1\""),
         (&["man", "serve"], "amalgam\\-serve"),
     ] {
         let output = run(arguments);

@@ -51,6 +51,8 @@ fn wrong_usage_of_every_command_ends_with_2() {
         (&["top", "nowhere"], "HOST:PORT"),
         (&["load", "--from", "nowhere", "--to", "127.0.0.1:1"], "HOST:PORT"),
         (&["man", "nothing"], "no command 'nothing'"),
+        (&["man", "cluster", "nothing"], "no command 'cluster nothing'"),
+        (&["man", "serve", "--out", "x"], "--out"),
         (&["top", "--color", "sometimes"], "auto, always, never"),
         (&["completions", "nothing"], "nothing"),
     ] {
