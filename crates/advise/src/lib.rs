@@ -78,6 +78,8 @@ impl Source {
         let most = arguments.most_requests;
         let (reading, memory, threads) = match (&arguments.server, &arguments.trace) {
             (Some(address), _) => {
+                let found = amalgam_bench::resolve(address).map(drop);
+                found.with_context(|| format!("--server {address}")).usage()?;
                 eprintln!("watching {address} for {} seconds", arguments.watch_seconds);
                 let mut copy: Box<dyn Write> = match &arguments.save {
                     Some(path) => Box::new(BufWriter::new(

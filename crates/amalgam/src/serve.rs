@@ -192,6 +192,7 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
     let max_connections = options.conn_limit.unwrap_or(defaults.max_connections);
     ensure!(max_connections > 0, "-c must be more than 0");
     ensure!(options.max_reqs_per_event != Some(0), "-R must be more than 0");
+    check_ignored(options)?;
     let (protocol, users_file) = protocol_and_users(options)?;
     let (listen, listen_udp) = listen(options)?;
     Ok(Settings {
@@ -238,6 +239,20 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         memory_file: options.memory_file.clone(),
         is_under_test: called_as(&["memcached-debug"]),
     })
+}
+
+/// Refuses the values that memcached refuses of options that have no effect here: a typing error
+/// is one here, too.
+fn check_ignored(options: &Options) -> anyhow::Result<()> {
+    if let Some(factor) = options.slab_growth_factor {
+        ensure!(
+            factor > 1.0,
+            "-f (the factor of slab classes) must be greater than 1, not {factor}"
+        );
+    }
+    ensure!(options.slab_min_size != Some(0), "-n must be greater than 0");
+    ensure!(options.napi_ids != Some(0), "-N must be greater than 0");
+    Ok(())
 }
 
 /// The memory limit (`-m`) and the largest item (`-I`) in bytes. An error names the option that has

@@ -33,6 +33,11 @@ fn wrong_usage_of_every_command_ends_with_2() {
         (&["advise"], "TRACE"),
         (&["advise", "--server", "127.0.0.1:1", "--rounds", "0"], "--rounds"),
         (&["advise", "--server", "127.0.0.1:1", "--engine", "steam"], "steam"),
+        (&["advise", "--server", "nowhere"], "--server nowhere: must be HOST:PORT"),
+        (&["serve", "-u", "root", "-f", "0.5"], "-f (the factor of slab classes)"),
+        (&["serve", "-u", "root", "-f", "NaN"], "must be greater than 1"),
+        (&["serve", "-u", "root", "-n", "0"], "-n must be greater than 0"),
+        (&["serve", "-u", "root", "-N", "0"], "-N must be greater than 0"),
         (&["cluster", "node"], "--etcd"),
         (&["cluster", "node", "--etcd", "https://localhost:1"], "--etcd-ca"),
         (&["cluster", "node", "--etcd", "x", "--listen", "0.0.0.0:0"], "--advertise"),
@@ -81,6 +86,7 @@ fn what_fails_without_a_mistake_of_the_user_ends_with_1() {
         &["serve", "-u", "root", "--admin-public", "--admin", UNKNOWN_HOST],
         &["top", UNKNOWN_HOST],
         &["cluster", "status", "--node", UNKNOWN_HOST],
+        &["advise", "--server", UNKNOWN_HOST],
         &["cluster", "dev", "--admin", UNKNOWN_HOST],
     ] {
         let output = run(arguments);
@@ -274,6 +280,17 @@ fn top_and_load_print_json_and_colours() {
     assert!(fields.iter().all(|field| !status[field].is_null()), "{status}");
     let loaded: serde_json::Value = serde_json::from_slice(&loaded.stdout).expect("JSON");
     assert_eq!((&loaded["copied"], &loaded["keys"]), (&1.into(), &1.into()), "{loaded}");
+}
+
+/// Targets are looked up before millions of requests are made for them.
+#[test]
+fn a_bench_looks_its_targets_up_first() {
+    for (target, code) in [("nowhere", 2), (UNKNOWN_HOST, 1)] {
+        let output = run(&["bench", "server", "--target", target]);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{errors}");
+        assert!(!errors.contains("generating"), "{errors}");
+    }
 }
 
 /// The line is printed, and no other program is started, whatever lies in the folder.

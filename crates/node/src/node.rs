@@ -58,6 +58,8 @@ const SWEEP_TICK: Duration = Duration::from_millis(20);
 const START_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two such tries.
 const START_PAUSE: Duration = Duration::from_millis(200);
+/// Pause between two warnings about the same failure.
+const WARNING_PAUSE: Duration = Duration::from_secs(5);
 /// Members that a node tries a handshake with before it joins.
 const ASKED_MAX: usize = 3;
 /// Workers of an engine apart from the gateway's: the event loop, the maintenance, the sweep.
@@ -636,15 +638,27 @@ fn with_retry<T>(
     mut ask: impl FnMut() -> Result<T, MembershipError>,
 ) -> Result<T, MembershipError> {
     let begin = Instant::now();
+    let mut next_warning = begin;
     loop {
         match ask() {
             Err(MembershipError::Unreachable(why)) if begin.elapsed() < START_PATIENCE => {
-                log::warn!(error = why.as_str(); "the coordinator does not answer yet");
+                if is_due(&mut next_warning, Instant::now()) {
+                    log::warn!(error = why.as_str(); "the coordinator does not answer yet");
+                }
                 std::thread::sleep(START_PAUSE);
             }
             answer => return answer,
         }
     }
+}
+
+/// Whether it is time for a warning about a failure that goes on; sets the time of the next one.
+fn is_due(next_warning: &mut Instant, now: Instant) -> bool {
+    let is_due = now >= *next_warning;
+    if is_due {
+        *next_warning = now + WARNING_PAUSE;
+    }
+    is_due
 }
 
 /// Tries a handshake with some members before the node joins: a member that the others refuse would
@@ -694,4 +708,18 @@ fn open<I: Engine>(
         first_cas: (joined.join_revision << CAS_COUNTER_BITS).max(1),
         ..Configuration::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_that_goes_on_is_told_seldom() {
+        let start = Instant::now();
+        let mut next_warning = start;
+        let tries = (0..50).map(|number| start + number * START_PAUSE);
+        let warnings = tries.filter(|now| is_due(&mut next_warning, *now)).count();
+        assert_eq!(warnings, 2, "at once, and after five of ten seconds");
+    }
 }

@@ -283,6 +283,28 @@ fn every_link_in_the_documents_resolves() {
     assert_none("links lead somewhere", &offences);
 }
 
+/// The link of an alert leads to a section about this alert.
+#[test]
+fn every_alert_links_to_its_runbook() {
+    const PAGE: &str = "https://github.com/amalgam-kv/amalgam/blob/main/";
+    let alerts = fs::read_to_string(root().join("packaging/prometheus/alerts.yml"));
+    let alerts = alerts.expect("the alerts");
+    let mut names = Vec::new();
+    for alert in alerts.split("- alert: ").skip(1) {
+        let name = alert.lines().next().expect("a name").trim();
+        let (_, link) = alert.split_once("runbook_url: \"").unwrap_or_else(|| panic!("{name}"));
+        let link = link.split('"').next().expect("a link");
+        let (path, heading) = link
+            .strip_prefix(PAGE)
+            .and_then(|link| link.split_once('#'))
+            .unwrap_or_else(|| panic!("{name}: {link}"));
+        assert_eq!(heading, name.to_ascii_lowercase(), "{name}");
+        assert!(has_anchor(&root().join(path), heading), "{name}: {link}");
+        names.push(name);
+    }
+    assert!(names.len() >= 8 && names.iter().any(|name| name.contains("Evictions")), "{names:?}");
+}
+
 #[test]
 fn the_root_has_its_documents() {
     for name in [

@@ -40,13 +40,16 @@ struct Target<'a> {
 /// malformed reply.
 pub fn run(arguments: &ServerArguments) -> anyhow::Result<Vec<ServerResult>> {
     arguments.check().usage()?;
+    let address = |name: &String| address_of(name).usage();
+    let addresses: Vec<_> = arguments.target.iter().map(address).collect::<Result<_, _>>()?;
     allow_descriptors(arguments)?;
     eprintln!("generating {} requests a thread", arguments.request_count());
     let script = |thread| Script::new(arguments, thread);
     let scripts: Vec<Script> = (0..arguments.threads).map(script).collect::<Result<_, _>>()?;
     let mut targets = Vec::new();
-    for (number, name) in arguments.target.iter().enumerate() {
-        targets.push(prepare(arguments, name, arguments.server_pid.get(number).copied())?);
+    for (number, (name, address)) in arguments.target.iter().zip(addresses).enumerate() {
+        let pid = arguments.server_pid.get(number).copied();
+        targets.push(prepare(arguments, name, address, pid)?);
     }
     for number in 0..arguments.round_count() {
         for target in &mut targets {
@@ -84,9 +87,9 @@ fn allow_descriptors(arguments: &ServerArguments) -> anyhow::Result<()> {
 fn prepare<'a>(
     arguments: &ServerArguments,
     name: &'a str,
+    address: SocketAddr,
     pid: Option<u32>,
 ) -> anyhow::Result<Target<'a>> {
-    let address = address_of(name).usage()?;
     if let Some(pid) = pid {
         cpu_of_threads_ns(pid)?;
     }
