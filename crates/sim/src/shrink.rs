@@ -48,17 +48,18 @@ mod tests {
 
     #[test]
     fn what_a_mutant_does_not_need_is_left_out() {
+        // One that loses something without most of the faults; other seeds need more of them.
+        const SEED: u64 = 4;
         let (least, wrong) =
-            shrink(&Scenario::default(), 0, Mutant::NoReplication).expect("it is found");
+            shrink(&Scenario::default(), SEED, Mutant::NoReplication).expect("it is found");
         assert!(!wrong.is_empty() && least.seconds < 50, "{least}");
         let faults = [least.partitions, least.worst, least.crashes, least.power];
         let percents = [least.late_percent, least.twice_percent, least.lost_percent];
         let off = faults.iter().filter(|fault| !**fault).count()
             + percents.iter().filter(|percent| **percent == 0).count();
-        let is_needed = |one: Scenario| shrink(&one, 0, Mutant::NoReplication).is_none();
+        let is_needed = |one: Scenario| shrink(&one, SEED, Mutant::NoReplication).is_none();
         assert!(smaller(&least).into_iter().all(is_needed), "less is enough: {least}");
         let kills = least.crashes || least.worst || least.power;
-        // How much is left out differs from seed to seed; that no more can be is asserted above.
-        assert!(off > 0 && kills, "only deaths lose what has no backup: {least}");
+        assert!(off >= 3 && kills, "only deaths lose what has no backup: {least}");
     }
 }
