@@ -1,13 +1,20 @@
 //! Balances memory between size classes by the value of a page: pages move from the class that
 //! would lose least to the class that would gain most. Large items take part as one more class.
 //!
-//! A class's *pressure* is the number of items that it evicted lately for lack of memory, divided
-//! by the pages that it holds. One page more lets the class keep each of these items longer, by one
-//! part in the number of its pages. Equal pressures leave a class of long items fewer items than
-//! one of short items, as a page spent on long items saves fewer misses. So that no class starves,
-//! pages also move to a class whose memory turns over [`STARVED`] times as fast as another's.
+//! A class's *pressure* is the number of items that came to it lately, divided by the pages that it
+//! holds. An item that comes displaces another one, unless the class grows. One page more lets the
+//! class keep each item longer, by one part in the number of its pages. Equal pressures leave a
+//! class of long items fewer items than one of short items, as a page spent on long items saves
+//! fewer misses. So that no class starves, pages also move to a class whose memory turns over
+//! [`STARVED`] times as fast as another's.
 //!
-//! Older evictions fade as others follow and, more slowly, with time. Pressures of few evictions
+//! *Arrivals* are the items that were displaced and those by which the class has grown. (Evictions
+//! for lack of memory alone would not do: a class that fills new pages evicts nothing, and the
+//! items of one that loses its pages leave with these. Either would look idle, and lose its pages
+//! to classes that gain less from them.) Items that were deleted or have expired made room, so they
+//! are no part of it.
+//!
+//! Older arrivals fade as others follow and, more slowly, with time. Pressures of few arrivals
 //! differ by chance, so a page moves only if the pressures after the move still differ by
 //! [`STANDARD_DEVIATIONS`] of such counts. A page that is emptied for a class is kept for it.
 
@@ -19,9 +26,9 @@ use super::clock::{Swap, Take};
 use super::page::PageState;
 use super::{ClassState, Memory, Pool};
 
-/// The evicted bytes that pressures count are at most 1/COUNTED_SHARE of the memory limit.
+/// The bytes of the arrivals that pressures count are at most 1/COUNTED_SHARE of the memory limit.
 const COUNTED_SHARE: f64 = 2.0;
-/// The part of the counted evictions that is left of them a second later, for loads that change:
+/// The part of the counted arrivals that is left of them a second later, for loads that change:
 /// an item's length must not make a load of the past outweigh the present one.
 const LEFT_AFTER_SECOND: f64 = 0.95;
 /// Pressures are compared once per second, and each time that 1/COMPARISON_SHARE of the memory
@@ -35,7 +42,7 @@ const STARVED: f64 = 128.0;
 const MOVED_SHARE: usize = 128;
 /// See [`MOVED_SHARE`].
 const MOST_MOVES: usize = 8;
-/// After this many seconds all counted evictions have faded.
+/// After this many seconds all counted arrivals have faded.
 const MOST_SECONDS: u32 = 256;
 /// Pages are kept for a class for this many seconds at most.
 const KEPT_SECONDS: u32 = 2;
@@ -57,32 +64,55 @@ pub(super) struct Balance {
 /// The state of one class.
 #[derive(Clone, Copy, Default)]
 struct ClassDemand {
-    /// The class's count of evictions when it was last read.
-    evictions_read: u64,
-    /// Recent evictions, of which older ones have faded.
-    evicted: f64,
-    /// The bytes of those evictions.
-    evicted_bytes: f64,
-    /// The bytes of all evictions when they were last read; of large items only.
-    bytes_read: u64,
+    /// The class's items when they were last counted.
+    counted: Counted,
+    /// Recent arrivals, of which older ones have faded; not below 0.
+    arrived: f64,
+    /// The bytes of those arrivals.
+    arrived_bytes: f64,
     /// Pages that the class holds or will get, without those that are being emptied.
     pages: usize,
 }
 
+/// The items that a class has displaced since the start, or that it holds: their number and bytes.
+#[derive(Clone, Copy, Default)]
+struct Amount {
+    items: f64,
+    bytes: f64,
+}
+
+/// What the arrivals at a class follow from.
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    displaced: Amount,
+    held: Amount,
+}
+
 impl ClassDemand {
+    /// Enters the arrivals since the last call. Returns the bytes that were displaced since.
+    fn count(&mut self, now: Counted) -> f64 {
+        let Counted { displaced, held } = std::mem::replace(&mut self.counted, now);
+        let (items, bytes) =
+            (now.displaced.items - displaced.items, now.displaced.bytes - displaced.bytes);
+        // The growth is below 0 where items were displaced by moves, deleted or have expired.
+        self.arrived = (self.arrived + items + now.held.items - held.items).max(0.0);
+        self.arrived_bytes = (self.arrived_bytes + bytes + now.held.bytes - held.bytes).max(0.0);
+        bytes
+    }
+
     /// The pressure if the class held `pages` pages.
     fn pressure(&self, pages: usize) -> f64 {
-        self.evicted / pages.max(1) as f64
+        self.arrived / pages.max(1) as f64
     }
 
-    /// The variance of the pressure, if evictions came by chance.
+    /// The variance of the pressure, if items came by chance.
     fn variance(&self, pages: usize) -> f64 {
-        (self.evicted + 1.0) / (pages.max(1) as f64).powi(2)
+        (self.arrived + 1.0) / (pages.max(1) as f64).powi(2)
     }
 
-    /// The part of its memory that the class evicted lately, if it held `pages` pages.
+    /// The part of its memory that arrivals took lately, if it held `pages` pages.
     fn turnover(&self, pages: usize, page_bytes: f64) -> f64 {
-        self.evicted_bytes / (pages.max(1) as f64 * page_bytes)
+        self.arrived_bytes / (pages.max(1) as f64 * page_bytes)
     }
 
     /// The pressure after the class has got one more page, and its variance.
@@ -117,7 +147,7 @@ impl Pool<'_> {
                 true => {
                     let freed = self.evict_large(memory.page_bytes(), Take::Cold, now, swap);
                     memory.balance.lock().ignore_poison().from_large.push(receiver);
-                    freed.bytes > 0
+                    freed > 0
                 }
                 false => self.give_page(donor, receiver, now, swap),
             };
@@ -137,9 +167,7 @@ impl Pool<'_> {
         let needed = u64::from(memory.geometries[donor].slots) + self.kept_free(donor);
         let target = needed.saturating_sub(free) as usize;
         if target > 0 {
-            let evicted = self.evict_class(donor, target, Take::Cold, now, swap);
-            // These are not for lack of memory in the class.
-            memory.balance.lock().ignore_poison().classes[donor].evictions_read += evicted as u64;
+            self.evict_class(donor, target, Take::Cold, now, swap);
             self.flush();
         }
         self.evacuate_for(donor, Some(receiver), now, swap)
@@ -147,24 +175,12 @@ impl Pool<'_> {
 }
 
 impl Balance {
-    /// Counts the evictions since the last call. Returns whether a comparison is due at `seconds`.
+    /// Counts the arrivals since the last call. Returns whether a comparison is due at `seconds`.
     fn count(&mut self, memory: &Memory, seconds: u32) -> bool {
         let limit = memory.budget.limit() as f64;
         self.classes.resize(memory.classes.count() + 1, ClassDemand::default());
         for (class, demand) in self.classes.iter_mut().enumerate() {
-            let evictions = memory.evictions_of(class);
-            let recent = evictions.saturating_sub(demand.evictions_read) as f64;
-            demand.evictions_read = evictions.max(demand.evictions_read);
-            let bytes = match memory.geometries.get(class) {
-                Some(geometry) => recent * f64::from(geometry.slot_bytes),
-                None => {
-                    let bytes = memory.large_evicted_bytes.load(Ordering::Relaxed);
-                    (bytes - std::mem::replace(&mut demand.bytes_read, bytes)) as f64
-                }
-            };
-            demand.evicted += recent;
-            demand.evicted_bytes += bytes;
-            self.fresh_bytes += bytes;
+            self.fresh_bytes += demand.count(memory.count_class(class));
         }
         let is_due = self.fresh_bytes > limit / COMPARISON_SHARE || self.seconds != seconds;
         if !is_due || self.fresh_bytes == 0.0 {
@@ -176,18 +192,18 @@ impl Balance {
         let left = LEFT_AFTER_SECOND.powi(passed as i32);
         self.fade(left);
         let most_bytes = limit / COUNTED_SHARE;
-        let bytes: f64 = self.classes.iter().map(|demand| demand.evicted_bytes).sum();
+        let bytes: f64 = self.classes.iter().map(|demand| demand.arrived_bytes).sum();
         if bytes > most_bytes {
             self.fade(most_bytes / bytes);
         }
         true
     }
 
-    /// Multiplies all counted evictions by `left`, which is below 1.
+    /// Multiplies all counted arrivals by `left`, which is below 1.
     fn fade(&mut self, left: f64) {
         for demand in &mut self.classes {
-            demand.evicted *= left;
-            demand.evicted_bytes *= left;
+            demand.arrived *= left;
+            demand.arrived_bytes *= left;
         }
     }
 
@@ -195,8 +211,10 @@ impl Balance {
     fn plan(&mut self, memory: &Memory, seconds: u32) -> Vec<(usize, usize)> {
         let large = memory.classes.count();
         self.classes.iter_mut().for_each(|demand| demand.pages = 0);
-        self.classes[large].pages = memory.large.held_bytes() as usize / memory.page_bytes();
-        let mut pages_on_their_way = self.from_large.len();
+        let kept_for_large = memory.kept_for_large.load(Ordering::Relaxed);
+        let large_bytes = memory.large.held_bytes() as usize + kept_for_large;
+        self.classes[large].pages = large_bytes / memory.page_bytes();
+        let mut pages_on_their_way = self.from_large.len() + kept_for_large / memory.page_bytes();
         self.from_large.iter().for_each(|class| self.classes[*class].pages += 1);
         let used = memory.lock_fresh().next as usize;
         for page in &memory.pages[..used] {
@@ -266,10 +284,20 @@ impl Balance {
 }
 
 impl Memory {
-    /// The number of evictions of a class for lack of memory.
-    fn evictions_of(&self, class: usize) -> u64 {
-        let state = self.class_states.get(class);
-        state.map_or(&self.large_evictions, |state| &state.evictions).load(Ordering::Relaxed)
+    /// The items of a class, or of all large items, that arrivals follow from.
+    fn count_class(&self, class: usize) -> Counted {
+        let amount = |items: u64, bytes: u64| Amount { items: items as f64, bytes: bytes as f64 };
+        let Some(state) = self.class_states.get(class) else {
+            let items = self.large_evictions.load(Ordering::Relaxed);
+            let bytes = self.large_evicted_bytes.load(Ordering::Relaxed);
+            let (live, live_bytes) = self.large.live_items_and_bytes();
+            return Counted { displaced: amount(items, bytes), held: amount(live, live_bytes) };
+        };
+        let slot_bytes = u64::from(self.geometries[class].slot_bytes);
+        let of_slots = |slots: u64| amount(slots, slots * slot_bytes);
+        let evicted = state.evictions.load(Ordering::Relaxed);
+        let displaced = evicted + state.displaced_by_moves.load(Ordering::Relaxed);
+        Counted { displaced: of_slots(displaced), held: of_slots(self.items_of(class)) }
     }
 
     /// Gives memory that large items gave up to the classes that it is for.
@@ -287,6 +315,59 @@ impl Memory {
     /// Keeps a free page for a class.
     pub(super) fn keep_page(&self, page: u32, class: usize) {
         self.class_states[class].kept_pages.lock().ignore_poison().push(page);
+    }
+
+    /// Keeps the memory of a free page for large items.
+    pub(super) fn keep_for_large(&self, page: u32) {
+        self.pages[page as usize].set_receiver(None);
+        self.discard_page(page);
+        self.kept_for_large.fetch_add(self.page_bytes(), Ordering::Relaxed);
+    }
+
+    /// The bytes below the limit that large items may take, without those kept for them. The
+    /// reserve is for large items only while there are none: each time that they took it,
+    /// maintenance would empty pages of the class that holds most.
+    pub(super) fn unused_for_large(&self) -> usize {
+        let unused = self.budget.limit().saturating_sub(self.budget.used());
+        unused.saturating_sub(self.reserve_before_large() * self.page_bytes())
+    }
+
+    /// The number of free pages that large items leave to other classes.
+    fn reserve_before_large(&self) -> usize {
+        if self.evicts && self.large.held_bytes() > 0 { self.reserve_pages() } else { 0 }
+    }
+
+    /// Discards free pages for `bytes` of large items, where more than the reserve are free.
+    pub(super) fn discard_pages_for_large(&self, bytes: usize) {
+        let spare = self.supply().saturating_sub(self.reserve_before_large());
+        self.discard_free_pages(bytes.min(spare * self.page_bytes()));
+    }
+
+    /// Takes the charge of a run of `bytes` back, or keeps it for the large items that it was
+    /// evicted for.
+    pub(super) fn give_back_large(&self, bytes: usize) {
+        let take = |awaited: usize| Some(awaited.saturating_sub(bytes));
+        // Relaxed: counts of bytes, which guard no memory.
+        let awaited =
+            self.awaited_by_large.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let kept = awaited.unwrap_or(0).min(bytes);
+        self.kept_for_large.fetch_add(kept, Ordering::Relaxed);
+        self.budget.release(bytes - kept);
+    }
+
+    /// Charges a large item of `bytes` to what is kept for such, and the rest to the limit, if that
+    /// allows it; returns whether it did.
+    pub(super) fn try_charge_large(&self, bytes: usize) -> bool {
+        let take = |kept: usize| Some(kept.saturating_sub(bytes));
+        // Relaxed: a count of bytes, which guards no memory.
+        let kept = self.kept_for_large.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        let kept = kept.unwrap_or(0);
+        let is_charged = bytes <= kept + self.unused_for_large()
+            && self.budget.try_charge(bytes.saturating_sub(kept));
+        if !is_charged {
+            self.kept_for_large.fetch_add(kept.min(bytes), Ordering::Relaxed);
+        }
+        is_charged
     }
 
     /// Takes a page that is kept for a class.
@@ -307,8 +388,10 @@ impl Memory {
         self.class_states.iter().map(|state| kept(state)).sum()
     }
 
-    /// Makes all kept pages free for every class.
+    /// Makes all kept pages, and what is kept for large items, free for every class.
     pub(super) fn take_back_kept_pages(&self) {
+        self.awaited_by_large.store(0, Ordering::Relaxed);
+        self.budget.release(self.kept_for_large.swap(0, Ordering::Relaxed));
         for class in 0..self.class_states.len() {
             while let Some(page) = self.take_kept_page(class) {
                 self.lock_fresh().list.push(page);
@@ -323,12 +406,12 @@ mod tests {
 
     const PAGE_BYTES: f64 = 65536.0;
 
-    fn demand(pages: usize, evicted: f64, slot_bytes: f64) -> ClassDemand {
-        let evicted_bytes = evicted * slot_bytes;
-        ClassDemand { pages, evicted, evicted_bytes, ..ClassDemand::default() }
+    fn demand(pages: usize, arrived: f64, slot_bytes: f64) -> ClassDemand {
+        let arrived_bytes = arrived * slot_bytes;
+        ClassDemand { pages, arrived, arrived_bytes, ..ClassDemand::default() }
     }
 
-    /// All moves from a state in which no more items are evicted. Fails if they do not end.
+    /// All moves from a state in which no more items come. Fails if they do not end.
     fn moves(classes: &[ClassDemand]) -> (Vec<(usize, usize)>, Vec<usize>) {
         let mut state = Balance { classes: classes.to_vec(), ..Balance::default() };
         let all: usize = classes.iter().map(|demand| demand.pages).sum();
@@ -353,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_of_short_items_gets_more_pages_for_the_same_evicted_bytes() {
+    fn a_class_of_short_items_gets_more_pages_for_the_same_bytes() {
         let (_, pages) = moves(&[demand(50, 20_000.0, 100.0), demand(50, 2000.0, 1000.0)]);
         assert!((85..=92).contains(&pages[0]), "{pages:?}");
     }

@@ -109,15 +109,6 @@ struct Quota {
     most: usize,
 }
 
-/// Large items that were evicted.
-#[derive(Default)]
-pub(super) struct Freed {
-    /// The bytes that they held.
-    pub(super) bytes: usize,
-    /// Their number.
-    pub(super) items: u64,
-}
-
 impl Pool<'_> {
     /// Evicts until memory for the refused item is likely to be found. An item whose key has the
     /// hash `spared` may move, and is not evicted. Returns whether to try again; false means out of
@@ -256,14 +247,13 @@ impl Pool<'_> {
                 }
             }
             Need::Large(bytes) => {
-                let needed = Large::charge(bytes + 8);
+                let kept = self.memory.kept_for_large.load(Ordering::Relaxed);
+                let needed = Large::charge(bytes + 8).saturating_sub(kept);
                 let freed = self.evict_large(needed, take, now, swap);
-                self.memory.large_evictions.fetch_add(freed.items, Ordering::Relaxed);
-                let freed_bytes = freed.bytes as u64;
-                self.memory.large_evicted_bytes.fetch_add(freed_bytes, Ordering::Relaxed);
-                if freed.bytes < needed && self.memory.evicts {
-                    for _ in 0..(needed - freed.bytes).div_ceil(self.memory.page_bytes()) {
-                        self.evacuate_donor(usize::MAX, now, swap);
+                self.memory.awaited_by_large.fetch_add(freed, Ordering::Relaxed);
+                if freed < needed && self.memory.evicts {
+                    for _ in 0..(needed - freed).div_ceil(self.memory.page_bytes()) {
+                        self.evacuate_donor(self.memory.classes.count(), now, swap);
                     }
                 }
             }
@@ -272,9 +262,11 @@ impl Pool<'_> {
 
     fn has_budget_for(&mut self, bytes: usize) -> bool {
         let needed = Large::charge(bytes + 8);
-        let unused = |memory: &Memory| memory.budget.limit().saturating_sub(memory.budget.used());
+        let unused = |memory: &Memory| {
+            memory.unused_for_large() + memory.kept_for_large.load(Ordering::Relaxed)
+        };
         if unused(self.memory) < needed {
-            self.memory.discard_free_pages(needed - unused(self.memory));
+            self.memory.discard_pages_for_large(needed - unused(self.memory));
         }
         unused(self.memory) >= needed
     }
@@ -447,18 +439,18 @@ impl Pool<'_> {
         true
     }
 
-    /// Evicts large items until `needed` bytes are free after the grace period. Returns what was
-    /// evicted.
+    /// Evicts large items until `needed` bytes are free after the grace period. Returns the bytes
+    /// that the evicted items held.
     pub(super) fn evict_large(
         &mut self,
         needed: usize,
         take: Take,
         now: &Now,
         swap: &mut Swap<'_>,
-    ) -> Freed {
+    ) -> usize {
         let memory = self.memory;
-        let (mut freed, mut examined) = (Freed::default(), 0);
-        while freed.bytes < needed {
+        let (mut freed, mut examined) = (0, 0);
+        while freed < needed {
             let guard = self.pin();
             // Checked under the guard: a run that is not retired now stays while it is examined.
             let (Some(start), count) = memory.large.advance_hand() else { break };
@@ -472,9 +464,10 @@ impl Pool<'_> {
             let is_dead = !now.is_live(item.expiry_of(header), header.generation());
             let bytes = memory.large.length(start);
             if self.take_item(item, None, take, now, swap) {
-                freed.bytes += bytes;
-                freed.items += 1;
+                freed += bytes;
                 if !is_dead {
+                    memory.large_evictions.fetch_add(1, Ordering::Relaxed);
+                    memory.large_evicted_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
                     memory.large.note_eviction(start, !header.never_expires());
                 }
             }
@@ -491,15 +484,15 @@ impl Pool<'_> {
         let pages = classes.map(|class| memory.class_states[class].pages.load(Ordering::Relaxed));
         let most_bytes = u64::from(pages.max().unwrap_or(0)) << memory.page_shift;
         if memory.large.held_bytes() > most_bytes
-            && self.evict_large(memory.page_bytes(), Take::Cold, now, swap).bytes > 0
+            && self.evict_large(memory.page_bytes(), Take::Cold, now, swap) > 0
         {
             return;
         }
         self.evacuate_donor(receiver, now, swap);
     }
 
-    /// Empties one page for class `receiver` or for large items (`usize::MAX`), of the class that
-    /// holds most pages.
+    /// Empties one page of the class that holds most pages, for class `receiver`, for large items
+    /// (the number after the last class) or for any class (`usize::MAX`).
     fn evacuate_donor(&mut self, receiver: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
         let pages = |class: usize| self.memory.class_states[class].pages.load(Ordering::Relaxed);
         let classes = 0..self.memory.classes.count();
@@ -508,17 +501,14 @@ impl Pool<'_> {
             .map(|class| (pages(class), class))
             .collect();
         donors.sort_unstable_by(|left, right| right.cmp(left));
-        donors.into_iter().any(|(_, class)| self.evacuate_from(class, now, swap))
+        // A class that lacks a page may take any free one; large items need several.
+        let kept_for = Some(receiver).filter(|receiver| *receiver == self.memory.classes.count());
+        donors.into_iter().any(|(_, class)| self.evacuate_for(class, kept_for, now, swap))
     }
 
     /// Empties the page of a class that has most free slots: its items move to other pages of the
-    /// class or, if the index evicts, are evicted. The page is free after two grace periods.
-    /// Returns false if the class has no page that can be emptied.
-    fn evacuate_from(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
-        self.evacuate_for(class, None, now, swap)
-    }
-
-    /// As [`Pool::evacuate_from`]; the page is for `receiver`.
+    /// class or, if the index evicts, are evicted. The page is free after two grace periods, for
+    /// `receiver` or for any class. Returns false if the class has no page that can be emptied.
     pub(super) fn evacuate_for(
         &mut self,
         class: usize,
@@ -551,12 +541,17 @@ impl Pool<'_> {
             let guard = self.pin();
             let offset = start + geometry.header_of(slot);
             let Some(item) = memory.live_item_at(offset, &guard) else { continue };
-            is_stuck |= !self.relocate(item, class, now, swap)
-                && memory.evicts
-                // No class is named: the eviction is not for lack of memory and must not count
-                // towards the class's turnover.
-                && !self.take_item(item, None, Take::All, now, swap);
-            is_stuck |= !memory.evicts;
+            if self.relocate(item, class, now, swap) {
+                is_stuck |= !memory.evicts;
+                continue;
+            }
+            let is_dead = !now.is_live(item.expiry_of(item.header()), item.header().generation());
+            // No class is named: the eviction is not for lack of memory in the class, and its slot
+            // is not filled with a new item.
+            let has_left = memory.evicts && self.take_item(item, None, Take::All, now, swap);
+            let displaced = u64::from(has_left && !is_dead);
+            memory.class_states[class].displaced_by_moves.fetch_add(displaced, Ordering::Relaxed);
+            is_stuck |= !has_left;
         }
         if page.free() == geometry.slots {
             if page.change(class, PageState::Draining, PageState::Emptied) {

@@ -134,6 +134,12 @@ impl Large {
         (state.live_bytes, state.held_bytes - state.live_bytes)
     }
 
+    /// The number of runs that were not retired, and their bytes.
+    pub(super) fn live_items_and_bytes(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.live.len() as u64, state.live_bytes)
+    }
+
     /// The length of the run at `start` in bytes; 0 if there is none.
     pub(super) fn length(&self, start: u64) -> usize {
         self.lock().used.get(&start).map_or(0, |bytes| *bytes as usize)

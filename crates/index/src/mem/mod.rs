@@ -55,7 +55,7 @@ pub use table::{Table, Zeroable};
 pub use writer::{Attempt, Writer, spared_by};
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use amalgam_op::{HashSeed, IgnorePoison};
@@ -160,10 +160,15 @@ pub struct Memory {
     counters: Box<[CachePadded<Counters>]>,
     cas: AtomicU64,
     pages_moved: AtomicU64,
-    /// The number of large items that were evicted for other large items.
+    /// The number of large items that were evicted, for whatever needed their memory.
     large_evictions: AtomicU64,
     /// Their bytes.
     large_evicted_bytes: AtomicU64,
+    /// Bytes that are charged to the limit and that only large items take: of pages emptied, and of
+    /// large items evicted, for them.
+    kept_for_large: AtomicUsize,
+    /// Bytes of large items that were evicted for others and wait for their grace period.
+    awaited_by_large: AtomicUsize,
     balance: Mutex<Balance>,
     sweep: Mutex<clock::Sweep>,
     ghosts: probation::Ghosts,
@@ -210,6 +215,8 @@ struct ClassState {
     /// Free pages that no other class takes: old contents, charged to the limit.
     kept_pages: Mutex<Vec<u32>>,
     evictions: AtomicU64,
+    /// The number of items that left with pages that the class gave away; not among `evictions`.
+    displaced_by_moves: AtomicU64,
     /// The number of evicted items that had an expiry.
     mortal_evictions: AtomicU64,
     /// The number of dead items that sweeps removed.
@@ -271,6 +278,8 @@ impl Memory {
             pages_moved: AtomicU64::new(0),
             large_evictions: AtomicU64::new(0),
             large_evicted_bytes: AtomicU64::new(0),
+            kept_for_large: AtomicUsize::new(0),
+            awaited_by_large: AtomicUsize::new(0),
             balance: Mutex::default(),
             sweep: Mutex::default(),
             ghosts: probation::Ghosts::default(),
@@ -545,7 +554,7 @@ impl Memory {
         let bytes = self.large.length(start);
         // SAFETY: the item is past its grace period and not pinned, so no thread uses it.
         unsafe { self.arena.discard(start, bytes) };
-        self.budget.release(self.large.give_back(start));
+        self.give_back_large(self.large.give_back(start));
     }
 
     /// Takes a page from its class. Requires: all its slots are free and no thread walks it.
@@ -554,12 +563,10 @@ impl Memory {
         let class = page.state().1;
         self.class_states[class].pages.fetch_sub(1, Ordering::Relaxed);
         page.set(PageState::Free, 0);
-        match page.receiver().filter(|class| *class < self.classes.count()) {
-            Some(class) => self.keep_page(page_number, class),
-            None => {
-                page.set_receiver(None);
-                self.lock_fresh().list.push(page_number);
-            }
+        match page.receiver() {
+            Some(class) if class < self.classes.count() => self.keep_page(page_number, class),
+            Some(_) => self.keep_for_large(page_number),
+            None => self.lock_fresh().list.push(page_number),
         }
         if self.budget.used() > self.budget.limit() {
             self.discard_free_pages(self.budget.used() - self.budget.limit());
@@ -572,13 +579,19 @@ impl Memory {
         let mut released = 0;
         while released < bytes {
             let Some(page) = self.lock_fresh().list.pop() else { break };
-            // SAFETY: the page is in no class and in no list, so only this thread accesses it.
-            unsafe { self.arena.discard(self.page_start(page), self.page_bytes()) };
+            self.discard_page(page);
             self.budget.release(self.page_bytes());
-            self.lock_fresh().discarded.push(page);
             released += self.page_bytes();
         }
         released
+    }
+
+    /// Gives the memory of a page back to the system; its charge stays. Requires: the page is in no
+    /// class and in no list.
+    fn discard_page(&self, page: u32) {
+        // SAFETY: the page is in no class and in no list, so only this thread accesses it.
+        unsafe { self.arena.discard(self.page_start(page), self.page_bytes()) };
+        self.lock_fresh().discarded.push(page);
     }
 
     /// Draws `count` successive CAS ids that were never drawn, and returns the first.
@@ -593,7 +606,8 @@ impl Memory {
 
     /// Memory by use.
     pub fn statistics(&self) -> MemoryStatistics {
-        let free_pages = (self.lock_fresh().list.len() + self.kept_pages()) as u64;
+        let free_pages = (self.lock_fresh().list.len() + self.kept_pages()) as u64
+            + (self.kept_for_large.load(Ordering::Relaxed) / self.page_bytes()) as u64;
         let classes = (0..self.classes.count()).filter_map(|class| self.class_statistics(class));
         let classes: Vec<_> = classes.collect();
         MemoryStatistics {

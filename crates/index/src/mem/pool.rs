@@ -757,11 +757,11 @@ impl<'m> Pool<'m> {
         let memory = self.memory;
         let shortage = Shortage(Need::Large(bytes));
         let charge = Large::charge(bytes + 8);
-        if !memory.budget.try_charge(charge) {
-            memory.discard_free_pages(charge);
-            if !memory.budget.try_charge(charge) {
+        if !memory.try_charge_large(charge) {
+            memory.discard_pages_for_large(charge);
+            if !memory.try_charge_large(charge) {
                 self.flush();
-                if !memory.budget.try_charge(charge) {
+                if !memory.try_charge_large(charge) {
                     return Err(shortage);
                 }
             }

@@ -230,6 +230,36 @@ fn pages_follow_the_demand() {
 
 #[cfg(not(miri))] // too many bytes for an interpreter
 #[test]
+fn short_items_stay_beside_a_stream_of_large_ones() {
+    let (short, requests) = (60_000, 400_000);
+    let toy = Toy::new(8 << 20, 256 << 10, true, short + requests);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    let mut maintainer = Pool::new(&toy.memory);
+    let mut random = Random(7);
+    let mut hits = 0;
+    for request in 0..requests {
+        let number = random.below(short);
+        match toy.with(&pool, number, |item| item.mark_accessed(item.header(), NOW.seconds)) {
+            Some(()) => hits += usize::from(request >= requests / 2),
+            None => assert!(toy.set(&mut pool, &helper, number, 30)),
+        }
+        if request % 50 == 0 {
+            let length = 20_000 + random.below(130_000);
+            assert!(toy.set(&mut pool, &helper, short + request, length));
+        }
+        pool.quiesce();
+        if request % 2000 == 0 {
+            let now = Now::at(20 + (request / 50_000) as u32);
+            while maintainer.step(&now, &mut |_, old, new| toy.swap(old, new, &helper)) {}
+        }
+    }
+    // All short items together take half of the memory.
+    assert!(hits > requests * 4 / 10, "{hits} hits of {}", requests / 2);
+    assert!(toy.memory.statistics().used <= 8 << 20);
+}
+
+#[cfg(not(miri))] // too many bytes for an interpreter
+#[test]
 fn one_item_of_a_large_slot_leaves_for_each_that_comes() {
     let toy = Toy::new(8 << 20, 200 << 10, true, 3100);
     let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
