@@ -252,10 +252,15 @@ impl Sessions {
         Ok(lock.grant(now_ms))
     }
 
-    /// Takes a lock that another owner granted; its lease is counted from now on.
+    /// Takes a lock that another owner granted; its lease is counted from now on. A session that
+    /// the client has here lasts as long: the client may have spoken only to the other owner.
     pub fn restore_lock(&mut self, id: ChunkId, grant: &LockGrant, now_ms: u64) {
         let LockGrant { client, token, lease_ms } = *grant;
-        self.locks.insert(id, Lock { client, token, ends_ms: now_ms + lease_ms.min(LEASE_MS_MAX) });
+        let ends_ms = now_ms + lease_ms.min(LEASE_MS_MAX);
+        self.locks.insert(id, Lock { client, token, ends_ms });
+        if let Some(session) = self.sessions.get_mut(&client) {
+            session.ends_ms = session.ends_ms.max(ends_ms);
+        }
     }
 
     /// Removes the lock of a chunk that was removed, or is unlocked. Whether there was one.

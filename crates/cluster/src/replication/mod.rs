@@ -149,7 +149,7 @@ pub enum ReplicationMessage {
         source: Peer,
         /// As in the request.
         ids: IdRange,
-        /// The present values, or that they were removed.
+        /// The present values, or that they were removed; of a chunk and its lock, both.
         found: Vec<Mutation>,
         /// Replies that clients received about these keys. It may be older than what the new owner
         /// knows; then the new owner discards the later replies, since it lacks the changes they

@@ -81,10 +81,13 @@ impl Missing {
         self.keys.remove(&record).is_some()
     }
 
-    /// Gives up. Returns the keys that may have been acknowledged and that no holder can provide.
-    pub fn give_up(&mut self) -> impl Iterator<Item = RecordKey> {
-        let keys = std::mem::take(&mut self.keys).into_iter();
-        keys.filter(|(_, one)| !one.is_unacknowledged).map(|(record, _)| record)
+    /// Gives up. Returns the keys that may have been acknowledged and that no holder can provide,
+    /// and those of which nobody was told.
+    pub fn give_up(&mut self) -> (Vec<RecordKey>, Vec<RecordKey>) {
+        let (unacknowledged, lost): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.keys).into_iter().partition(|(_, one)| one.is_unacknowledged);
+        let keys = |all: Vec<(RecordKey, Without)>| all.into_iter().map(|(record, _)| record);
+        (keys(lost).collect(), keys(unacknowledged).collect())
     }
 }
 
@@ -121,8 +124,8 @@ mod tests {
         assert!(!missing.may_come([peer(2)].into_iter()), "it is no member any more");
         missing.answered(peer(1), &[], &[record(1), record(3)]);
         assert!(!missing.may_come(holders.into_iter()), "nobody can read it");
-        let lost: Vec<RecordKey> = missing.give_up().collect();
-        assert_eq!(lost, [record(1)], "one was never sent the third");
+        let lost = missing.give_up();
+        assert_eq!(lost, (vec![record(1)], vec![record(3)]), "one was never sent the third");
         assert!(missing.is_empty());
     }
 

@@ -14,7 +14,8 @@ const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 impl ReplicaStore {
     /// Handles [`ReplicationMessage::Fetch`] of a new owner: seals `source` and returns its records
-    /// of `keys`. The new owner asks again for keys that did not fit into the answer.
+    /// of `keys`. The new owner asks again for keys that did not fit into the answer. A chunk and
+    /// its lock are returned together, whichever is asked for, since replies depend on both.
     pub fn on_fetch(
         &mut self,
         source: Peer,
@@ -27,23 +28,37 @@ impl ReplicaStore {
         }
         let (mut found, mut lacking, mut damaged) = (Vec::new(), Vec::new(), Vec::new());
         let (mut about, mut bytes) = (BTreeSet::new(), 0);
+        let mut wanted = BTreeSet::new();
         for key in keys.iter().filter(|key| ids.contains(key.id)).take(FETCH_KEYS_MAX) {
-            if bytes >= ANSWER_BYTES_MAX {
+            wanted.insert(*key);
+            if !key.id.creator().is_named() {
+                wanted.extend([RecordKey::from(key.id), RecordKey::lock(key.id)]);
+            }
+        }
+        for key in wanted {
+            // A lock follows its chunk.
+            if bytes >= ANSWER_BYTES_MAX && !(key.is_lock() && about.contains(&key.id)) {
                 break;
             }
-            let held = self.replicas.get(&source).and_then(|replica| replica.records.get(key));
-            let Some(held) = held else {
-                lacking.push(*key);
-                continue;
+            let held = self.replicas.get(&source).and_then(|replica| replica.records.get(&key));
+            let value = match held {
+                Some(held) if !held.is_removed => match self.value(held.position) {
+                    Some(value) => Some(value),
+                    None => {
+                        damaged.push(key);
+                        continue;
+                    }
+                },
+                None if !(key.is_lock() && about.contains(&key.id)) => {
+                    lacking.push(key);
+                    continue;
+                }
+                // It was removed, or the chunk was never locked.
+                _ => None,
             };
-            let value = if held.is_removed { None } else { self.value(held.position) };
-            if value.is_none() && !held.is_removed {
-                damaged.push(*key);
-                continue;
-            }
             bytes += value.as_ref().map_or(0, Vec::len);
             about.insert(key.id);
-            found.push(Mutation::of(*key, value));
+            found.push(Mutation::of(key, value));
         }
         let replica = self.replicas.get(&source);
         let sessions =

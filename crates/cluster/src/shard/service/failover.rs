@@ -160,34 +160,39 @@ impl<S: ChunkStore> ChunkService<S> {
         let (mut came, mut is_stored) = (BTreeSet::new(), true);
         for mutation in answer.found {
             let Some((record, _)) = mutation.copy() else { continue };
-            let (mut kept, mut lock) = (None, None);
             let is_spoilt = match mutation {
-                Mutation::PutItem(_, value) => {
-                    kept = ReplicaItem::decode_all(value).ok();
-                    kept.is_none()
-                }
-                Mutation::PutLock(_, value) => {
-                    lock = LockGrant::decode_all(value).ok();
-                    lock.is_none()
-                }
+                Mutation::PutItem(_, value) => ReplicaItem::decode_all(value).is_err(),
+                Mutation::PutLock(_, value) => LockGrant::decode_all(value).is_err(),
                 _ => false,
             };
             if is_spoilt {
                 loading.missing.answered(from, &[], &[record]);
+            } else if loading.missing.came(record) {
+                came.insert(record.id);
+            }
+        }
+        // What came takes the place of what was read here, the lock that of the lock too: of
+        // unacknowledged changes, either of the two may have more, and the replies are the other's.
+        for mutation in answer.found {
+            let Some((record, _)) = mutation.copy() else { continue };
+            if !came.contains(&record.id) {
                 continue;
             }
-            if !loading.missing.came(record) {
-                continue;
-            }
-            came.insert(record.id);
-            if let Some(kept) = kept {
-                is_stored &= self.store.restore_item(&kept).is_ok();
-                loading.items.push((record.id, kept.key));
-            } else if let Some(lock) = lock {
-                self.sessions.restore_lock(record.id, &lock, now_ms);
-                loading.locks.push(record);
-            } else if let Mutation::Put(id, value) = mutation {
-                is_stored &= self.store.write(*id, value).is_ok();
+            loading.damaged.push(record);
+            match mutation {
+                Mutation::Put(id, value) => is_stored &= self.store.write(*id, value).is_ok(),
+                Mutation::Remove(id) => drop(self.store.remove(*id)),
+                Mutation::PutLock(id, value) => {
+                    let Ok(lock) = LockGrant::decode_all(value) else { continue };
+                    self.sessions.restore_lock(*id, &lock, now_ms);
+                }
+                Mutation::RemoveLock(id) => drop(self.sessions.release(*id)),
+                Mutation::PutItem(_, value) => {
+                    let Ok(kept) = ReplicaItem::decode_all(value) else { continue };
+                    is_stored &= self.store.restore_item(&kept).is_ok();
+                    loading.items.push((record.id, kept.key));
+                }
+                _ => {}
             }
         }
         if !is_stored {
@@ -196,7 +201,6 @@ impl<S: ChunkStore> ChunkService<S> {
             return self.remove_all(ids);
         }
         if !came.is_empty() {
-            // Of unacknowledged changes, either of the two may have more.
             self.sessions.forget(&came);
             let mut sessions = answer.sessions.to_vec();
             for session in &mut sessions {
@@ -363,7 +367,10 @@ impl<S: ChunkStore> ChunkService<S> {
             if loading.missing.may_come(loading.others(&self.replication)) {
                 return self.loading.push_back(loading);
             }
-            let lost = loading.missing.give_up().filter(|record| !record.is_lock());
+            let (lost, unacknowledged) = loading.missing.give_up();
+            // Their clients repeat what they were not answered: it did not happen.
+            self.sessions.forget(&unacknowledged.iter().map(|record| record.id).collect());
+            let lost = lost.into_iter().filter(|record| !record.is_lock());
             let lost: Vec<ChunkId> = lost.map(|record| record.id).collect();
             if !lost.is_empty() {
                 unread.lost.entry(source).or_default().extend(lost);

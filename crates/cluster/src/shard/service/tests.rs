@@ -409,19 +409,26 @@ fn value(counter: u64) -> Vec<u8> {
 
 /// A replica store that has them, some of them unreadable.
 fn replica_store_without(damaged: &[u64]) -> ReplicaStore {
-    let disk = Arc::new(Mutex::new(MemoryStorage::default()));
-    let storage = Box::new(Arc::clone(&disk));
-    let mut replica_store =
-        ReplicaStore::open(storage, 1, LogSettings::default()).expect("it opens");
     let put = |version| {
         let mutation = Mutation::Put(id(version), value(version));
         ReplicationEntry { version, mutation, sessions: Vec::new() }
     };
-    replica_store.on_append(source(), 1, 1, (5..10).map(put).collect::<Vec<_>>());
+    let damaged: Vec<Vec<u8>> = damaged.iter().map(|counter| value(*counter)).collect();
+    replica_store_of((5..10).map(put).collect(), &damaged)
+}
+
+/// A replica store that has entries of [`source`]; the first that contains each of `damaged` is
+/// unreadable.
+fn replica_store_of(entries: Vec<ReplicationEntry>, damaged: &[Vec<u8>]) -> ReplicaStore {
+    let disk = Arc::new(Mutex::new(MemoryStorage::default()));
+    let storage = Box::new(Arc::clone(&disk));
+    let mut replica_store =
+        ReplicaStore::open(storage, 1, LogSettings::default()).expect("it opens");
+    replica_store.on_append(source(), 1, 1, entries);
     replica_store.flush(&mut Vec::new());
     let mut disk = disk.lock().expect("one thread");
     let bytes = disk.segment(0).expect("it was written");
-    for value in damaged.iter().map(|counter| value(*counter)) {
+    for value in damaged {
         let mut places = bytes.windows(value.len());
         let at = places.position(|window| window == value).expect("it is there");
         bytes[at] ^= 1;
@@ -504,9 +511,13 @@ fn a_new_owner_fetches_what_it_cannot_read() {
         };
         let mutation: Vec<Mutation> =
             entries.to_vec().into_iter().map(|entry| entry.mutation).collect();
-        let last = if is_there { Mutation::Put(id(7), value(7)) } else { Mutation::Remove(id(7)) };
-        let adopts = [Mutation::ChangeOwner(source(), ids), last, Mutation::RepliesOnly];
-        assert_eq!((*to, mutation.as_slice()), (holder, &adopts[..]));
+        let last = match is_there {
+            true => vec![Mutation::Put(id(7), value(7)), Mutation::RemoveLock(id(7))],
+            false => vec![Mutation::Remove(id(7))],
+        };
+        let (first, end) = (Mutation::ChangeOwner(source(), ids), Mutation::RepliesOnly);
+        let adopts: Vec<Mutation> = [first].into_iter().chain(last).chain([end]).collect();
+        assert_eq!((*to, mutation), (holder, adopts));
     }
 }
 

@@ -1,7 +1,8 @@
 //! Locks: their tokens, and how they survive their owner.
 
 use super::*;
-use crate::chunks::{FencedChange, LockGrant};
+use crate::chunks::{FencedChange, LockGrant, SessionState};
+use crate::codec::Wire;
 
 const CAROL: ClientId = ClientId(3);
 
@@ -215,5 +216,122 @@ fn a_holder_sends_the_lock_that_a_new_owner_cannot_read() {
     let ReplicationMessage::Fetched { found, lacking, .. } = answer else { panic!("{answer:?}") };
     let grant = LockGrant { client: ALICE, token: held, lease_ms: 10_000 };
     assert_eq!(found, [Mutation::Put(id(0), vec![7]), Mutation::put_lock(id(0), &grant)]);
-    assert_eq!(lacking, [RecordKey::lock(id(1))]);
+    assert_eq!(lacking, [RecordKey::from(id(1)), RecordKey::lock(id(1))]);
+    for key in keys {
+        let answer = own.replica_store.on_fetch(me(), ids(0, 1), &[key]);
+        let ReplicationMessage::Fetched { found, .. } = answer else { panic!("{answer:?}") };
+        let whole = if key.id == id(0) { 2 } else { 0 };
+        assert_eq!(found.len(), whole, "a chunk and its lock come together: {key:?}");
+    }
+}
+
+/// A client may have spoken only to the former owner for most of its session here.
+#[test]
+fn a_session_lasts_as_long_as_a_lock_that_came_from_another_owner() {
+    let mut sessions = Sessions::default();
+    sessions.open(ALICE, 1, 1_000, 0).expect("it opens");
+    let grant = LockGrant { client: ALICE, token: 7, lease_ms: 9_000 };
+    sessions.restore_lock(id(0), &grant, 500);
+    sessions.expire(9_499);
+    assert_eq!(sessions.lock_of(id(0), 9_499).map(|lock| lock.token), Some(7));
+    sessions.expire(9_500);
+    assert!(!sessions.has_locks());
+}
+
+/// A change that only one of two holders has, with its reply.
+fn entry(
+    version: u64,
+    mutation: Mutation,
+    result: Result<Response, ChunkError>,
+) -> ReplicationEntry {
+    let (number, answered_below) = (version, 0);
+    let answers = vec![(number, id(5), result)];
+    let sessions = vec![SessionState { client: ALICE, lease_ms: 60_000, answered_below, answers }];
+    ReplicationEntry { version, mutation, sessions }
+}
+
+/// A new owner cannot read a chunk or its lock, and the other holder has a change more, or fewer,
+/// that nobody was told of. Chunk, lock and replies must be of one holder.
+#[test]
+fn a_fetched_record_comes_with_all_that_replies_depend_on() {
+    let grant = |token| LockGrant { client: ALICE, token, lease_ms: 60_000 };
+    let base = || {
+        vec![
+            entry(5, Mutation::Put(id(5), value(5)), Ok(Response::Created(id(5)))),
+            entry(6, Mutation::put_lock(id(5), &grant(6)), Ok(Response::Locked(6))),
+        ]
+    };
+    let put = || entry(7, Mutation::Put(id(5), value(7)), Ok(Response::Ok));
+    let relock = || entry(7, Mutation::put_lock(id(5), &grant(7)), Ok(Response::Locked(7)));
+    let unlock = || entry(7, Mutation::RemoveLock(id(5)), Ok(Response::Ok));
+    let lock_bytes = |token| {
+        let mut bytes = Vec::new();
+        grant(token).encode(&mut bytes);
+        bytes
+    };
+    for (own_more, other_more, damaged) in [
+        (None, Some(put()), lock_bytes(6)),
+        (Some(put()), None, lock_bytes(6)),
+        (None, Some(relock()), value(5)),
+        (Some(relock()), None, value(5)),
+        (None, Some(unlock()), value(5)),
+        (Some(unlock()), None, value(5)),
+    ] {
+        let entries = |more: &Option<ReplicationEntry>| {
+            base().into_iter().chain(more.clone()).collect::<Vec<_>>()
+        };
+        let index = model();
+        let mut replica_store = replica_store_of(entries(&own_more), &[damaged]);
+        let mut other = replica_store_of(entries(&other_more), &[]);
+        let mut service = failover(&index, &mut replica_store);
+        let (_, unread) = step(&mut service, &mut replica_store, 1_000);
+        assert_eq!(unread.asked, BTreeMap::from([(source(), vec![id(5)])]));
+        let question = |command: ChunkCommand| match command {
+            ChunkCommand::Replication(ReplicationCommand::Send(
+                _,
+                ReplicationMessage::Fetch { keys, .. },
+            )) => Some(keys),
+            _ => None,
+        };
+        let (out, _) = step(&mut service, &mut replica_store, 1_001);
+        let keys = out.into_iter().find_map(question).expect("it asks");
+        let answer = other.on_fetch(source(), ids(5, 5), &keys);
+        service.on_backup(peer(1), &answer, &mut || 1_002, &mut Vec::new());
+
+        let has_more = other_more.is_some();
+        let name = format!("{own_more:?}, {other_more:?}");
+        let mut held = None;
+        service.store.read(id(5), &mut |bytes| held = Some(bytes.to_vec()));
+        let is_put = |one: &ReplicationEntry| matches!(one.mutation, Mutation::Put(..));
+        let newest = if other_more.as_ref().is_some_and(is_put) { 7 } else { 5 };
+        assert_eq!(held, Some(value(newest)), "{name}");
+        let token = match &other_more {
+            Some(ReplicationEntry { mutation: Mutation::PutLock(..), .. }) => Some(7),
+            Some(ReplicationEntry { mutation: Mutation::RemoveLock(_), .. }) => None,
+            _ => Some(6),
+        };
+        let lock = service.sessions.lock_of(id(5), 1_002);
+        assert_eq!(lock.map(|lock| lock.token), token, "{name}");
+        let known = service.sessions.cached_response(ALICE, 7);
+        assert_eq!(known.is_some(), has_more, "{name}: it is executed again exactly if need be");
+    }
+}
+
+/// A new owner cannot read a chunk that no other holder has: nobody was told that it was created.
+#[test]
+fn what_no_other_holder_has_did_not_happen() {
+    let index = model();
+    let create = entry(5, Mutation::Put(id(5), value(5)), Ok(Response::Created(id(5))));
+    let mut replica_store = replica_store_of(vec![create], &[value(5)]);
+    let mut service = failover(&index, &mut replica_store);
+    step(&mut service, &mut replica_store, 1_000);
+    assert!(service.sessions.cached_response(ALICE, 5).is_some());
+    let (lacking, found) = (vec![id(5).into()], Vec::new());
+    let (sessions, damaged) = (Vec::new(), Vec::new());
+    let (source, ids) = (source(), ids(5, 5));
+    let answer = ReplicationMessage::Fetched { source, ids, found, sessions, lacking, damaged };
+    service.on_backup(peer(1), &answer, &mut || 1_001, &mut Vec::new());
+    let (_, unread) = step(&mut service, &mut replica_store, 1_001);
+    assert_eq!(unread, UnreadableChunks::default(), "nothing is lost");
+    assert_eq!(service.sessions.cached_response(ALICE, 5), None, "it is executed again");
 }
