@@ -64,7 +64,7 @@ fn number_of(value: &[u8]) -> u64 {
 }
 
 /// The value that stands for a removal that began at this time; nobody reads it.
-fn removal_of(value: u64) -> u64 {
+pub(crate) fn removal_of(value: u64) -> u64 {
     value | 1 << 63
 }
 
@@ -88,11 +88,12 @@ impl<const REPLICATED: bool> Workload for ChunkWorkload<REPLICATED> {
     fn observe(
         &mut self,
         observed: &mut Observations,
-        action: Action,
-        began_ms: u64,
+        client: Peer,
+        (action, began_ms): (Action, u64),
         result: &Result<Response, ChunkError>,
         now_ms: u64,
     ) {
+        observed.locks.ends(client, &action, began_ms, result, now_ms);
         let history = &mut observed.history;
         match (&action, result) {
             (Action::Create(value), Ok(Response::Created(id))) => {
@@ -104,15 +105,22 @@ impl<const REPLICATED: bool> Workload for ChunkWorkload<REPLICATED> {
             }
             (Action::Get(id), Ok(Response::Value(value))) => {
                 history.read(*id, number_of(value), began_ms, now_ms);
+                observed.locks.read(*id, number_of(value), now_ms);
             }
             (Action::Delete(id), Ok(Response::Ok)) => {
                 history.write_ends(*id, removal_of(began_ms), now_ms);
             }
-            // Another client holds a lock, or this one does not hold it any more.
-            (
-                Action::Put(..) | Action::Delete(_) | Action::Lock { .. } | Action::Unlock(_),
-                Err(ChunkError::Locked | ChunkError::NotLocked),
-            )
+            (Action::Fenced(change), Ok(Response::Ok)) => {
+                let value = change.value.as_deref().map_or(removal_of(began_ms), number_of);
+                history.write_ends(change.id, value, now_ms);
+            }
+            // Another client holds the lock, or the lock of the token has ended.
+            (Action::Put(..), Err(ChunkError::Locked))
+            | (Action::Fenced(_), Err(ChunkError::Fenced)) => {
+                history.write_refused(number_of(action.value()));
+            }
+            (Action::Delete(_) | Action::Lock { .. }, Err(ChunkError::Locked))
+            | (Action::Unlock(_), Err(ChunkError::Locked | ChunkError::NotLocked))
             | (Action::Lock { .. }, Ok(Response::Locked(_)))
             | (Action::Unlock(_), Ok(Response::Ok)) => {}
             (action, Err(ChunkError::NoChunk)) if REPLICATED => {
@@ -120,8 +128,8 @@ impl<const REPLICATED: bool> Workload for ChunkWorkload<REPLICATED> {
                     history.missing(id, now_ms);
                 }
             }
-            (Action::Create(value) | Action::Put(_, value), Err(ChunkError::Unavailable)) => {
-                history.write_refused(number_of(value));
+            (action, Err(ChunkError::Unavailable)) if !action.value().is_empty() => {
+                history.write_refused(number_of(action.value()));
             }
             (_, Err(ChunkError::Unavailable | ChunkError::Unknown)) => {}
             (action, result) => {
@@ -151,7 +159,7 @@ impl<const REPLICATED: bool> WorkloadNode<ChunkWorkload<REPLICATED>> {
     }
 
     /// A value that nobody else writes.
-    fn new_value(&mut self) -> u64 {
+    pub(crate) fn new_value(&mut self) -> u64 {
         self.workload.next_value += 1;
         let incarnation = u64::from(self.peer.incarnation) & 0xFFF;
         u64::from(self.peer.node.get()) << 48 | incarnation << 36 | self.workload.next_value
@@ -169,6 +177,9 @@ impl<const REPLICATED: bool> WorkloadNode<ChunkWorkload<REPLICATED>> {
         }
         if self.in_flight.len() > Self::IN_FLIGHT_MAX {
             return;
+        }
+        if observed.has_contended_locks && random.percent(50) {
+            return self.use_lock(observed, random, now_ms, out);
         }
         let began_ms = observed.true_ms;
         let value = self.new_value();
@@ -191,6 +202,7 @@ impl<const REPLICATED: bool> WorkloadNode<ChunkWorkload<REPLICATED>> {
                 Action::Put(id, value.to_le_bytes().to_vec())
             }
         };
+        observed.locks.begins(self.peer, &action, began_ms);
         self.submit(action, now_ms, out);
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use amalgam_cluster::chunks::{ChunkError, Reply, Response};
 use amalgam_cluster::overlay::{Catalog, Change, Edit, Peer, View};
-use amalgam_cluster::replication::ReplicationMessage;
+use amalgam_cluster::replication::{Mutation, ReplicationEntry, ReplicationMessage};
 use amalgam_cluster::shard::MoveMessage;
 use amalgam_cluster::wire::Packet;
 
@@ -43,7 +43,7 @@ impl Coverage {
     ];
 
     /// Races that only some scenarios go through.
-    const SCENARIO_ONLY: [&str; 7] = [
+    const SCENARIO_ONLY: [&str; 10] = [
         "a disk that hangs",
         "a node cut off in one direction",
         "a member voted out",
@@ -51,6 +51,9 @@ impl Coverage {
         "all nodes stopped while writes waited for a disk",
         "a new owner that fetched unreadable chunks",
         "a process that started while its predecessor ran",
+        "a change refused for its token",
+        "a lock sent to backups in place",
+        "a new owner that fetched an unreadable lock",
     ];
 
     /// Counts one occurrence.
@@ -70,6 +73,10 @@ impl Coverage {
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.0.iter().map(|(what, times)| (*what, *times))
     }
+}
+
+fn is_lock(mutation: &Mutation) -> bool {
+    matches!(mutation, Mutation::PutLock(..))
 }
 
 /// Detects races in what nodes send.
@@ -95,6 +102,10 @@ impl RaceDetector {
             }
             Packet::Replication(ReplicationMessage::Append { entries, .. }) if entries.adopts() => {
                 coverage.record("a backup in place after failover");
+                let is_lock = |entry: &ReplicationEntry| is_lock(&entry.mutation);
+                if entries.to_vec().iter().any(is_lock) {
+                    coverage.record("a lock sent to backups in place");
+                }
             }
             Packet::Replication(ReplicationMessage::Sealed { beyond: Some(beyond), .. })
                 if !beyond.is_empty() =>
@@ -103,6 +114,9 @@ impl RaceDetector {
             }
             Packet::Replication(ReplicationMessage::Fetched { found, .. }) if !found.is_empty() => {
                 coverage.record("a new owner that fetched unreadable chunks");
+                if found.iter().any(is_lock) {
+                    coverage.record("a new owner that fetched an unreadable lock");
+                }
             }
             Packet::Move(
                 MoveMessage::Declined { .. }
@@ -121,6 +135,7 @@ impl RaceDetector {
                 Err(ChunkError::Outdated | ChunkError::Moved(_) | ChunkError::Restarted(_)) => {
                     coverage.record("a request sent by a stale cache");
                 }
+                Err(ChunkError::Fenced) => coverage.record("a change refused for its token"),
                 Ok(Response::Ok | Response::Created(_))
                     if *self.answered.entry((to, *number)).or_insert(from) != from =>
                 {

@@ -271,8 +271,8 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
     fn observe(
         &mut self,
         observed: &mut Observations,
-        action: Action,
-        began_ms: u64,
+        _: Peer,
+        (action, began_ms): (Action, u64),
         result: &Result<Response, ChunkError>,
         now_ms: u64,
     ) {

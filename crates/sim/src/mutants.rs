@@ -1,10 +1,10 @@
 //! Mutants: deliberate defects around the logic, each of which the simulation must find.
 
-use amalgam_cluster::chunks::{ChunkError, Response};
+use amalgam_cluster::chunks::{Action, ChunkError, Response};
 use amalgam_cluster::ids::NodeId;
 use amalgam_cluster::node::NodeCommand;
 use amalgam_cluster::overlay::{Catalog, FailoverGrant, Message, Peer, Summary};
-use amalgam_cluster::replication::{Mutation, ReplicationMessage};
+use amalgam_cluster::replication::{Mutation, ReplicationEntry, ReplicationMessage};
 use amalgam_cluster::wire::Packet;
 
 /// A defect that the world introduces in what passes between nodes.
@@ -38,6 +38,10 @@ pub enum Mutant {
     WrongSource,
     /// Disks that hang seem idle, so that backups acknowledge what is not written.
     AcknowledgesBeforeWriting,
+    /// Backups do not store the locks that owners grant.
+    UnreplicatedLocks,
+    /// Owners do not check the tokens of locks, as if changes carried none.
+    UncheckedTokens,
     /// Owners answer some writes as refused that they have executed.
     RefusesAfterExecuting,
     /// Replicas with as many batches as their leader count as equal to it.
@@ -116,6 +120,27 @@ pub(crate) fn mutate(
             }
             let entries = list.into();
             Some(Packet::Replication(ReplicationMessage::Append { stream, first, entries }))
+        }
+        Packet::Replication(ReplicationMessage::Append { stream, first, entries })
+            if mutant == Mutant::UnreplicatedLocks =>
+        {
+            let mut list = entries.to_vec();
+            let locks =
+                |entry: &&mut ReplicationEntry| matches!(entry.mutation, Mutation::PutLock(..));
+            list.iter_mut().filter(locks).for_each(|entry| entry.mutation = Mutation::RepliesOnly);
+            let entries = list.into();
+            Some(Packet::Replication(ReplicationMessage::Append { stream, first, entries }))
+        }
+        Packet::Request(mut request) if mutant == Mutant::UncheckedTokens => {
+            for operation in &mut request.operations {
+                if let Action::Fenced(change) = &mut operation.action {
+                    operation.action = match change.value.take() {
+                        Some(value) => Action::Put(change.id, value),
+                        None => Action::Delete(change.id),
+                    };
+                }
+            }
+            Some(Packet::Request(request))
         }
         Packet::Reply(mut reply) if mutant == Mutant::RefusesAfterExecuting => {
             let executed = reply.iter_mut().filter(|(number, _)| number.is_multiple_of(8));

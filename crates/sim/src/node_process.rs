@@ -86,12 +86,12 @@ pub trait Workload: Sized {
         None
     }
 
-    /// Takes the result of an operation that began at `began_ms`.
+    /// Takes the result of an operation of `client`: `begun` is the action and when it began.
     fn observe(
         &mut self,
         observed: &mut Observations,
-        action: Action,
-        began_ms: u64,
+        client: Peer,
+        begun: (Action, u64),
         result: &Result<Response, ChunkError>,
         now_ms: u64,
     );
@@ -133,8 +133,8 @@ impl<W: Workload> WorkloadNode<W> {
         let now_ms = observed.true_ms;
         for effect in effects {
             let NodeCommand::Completed(number, result) = effect else { continue };
-            let Some((action, began_ms)) = self.in_flight.remove(number) else { continue };
-            self.workload.observe(observed, action, began_ms, result, now_ms);
+            let Some(begun) = self.in_flight.remove(number) else { continue };
+            self.workload.observe(observed, self.peer, begun, result, now_ms);
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::coverage::Coverage;
 use crate::disk::Disk;
 use crate::history::History;
 use crate::item_history::ItemHistory;
+use crate::lock_history::LockHistory;
 use crate::metadata_oracle::MetadataOracle;
 
 /// State that all simulated nodes share, unlike real ones: what exists, and what was observed.
@@ -24,6 +25,10 @@ pub struct Observations {
     pub chunks: Vec<ChunkId>,
     /// The history of chunks.
     pub history: History,
+    /// The history of the chunks' locks.
+    pub locks: LockHistory,
+    /// Whether clients compete for the locks of a few chunks.
+    pub has_contended_locks: bool,
     /// The history of named items.
     pub items: ItemHistory,
     /// Answers that no client should have got.

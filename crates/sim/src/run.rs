@@ -45,6 +45,7 @@ impl Run {
         let mut world: World<ReplicatedChunkNode> =
             World::new(seed, scenario.nodes, scenario.faults(), mutant);
         world.spares_last_holder = true;
+        world.observed.has_contended_locks = scenario.locks;
         world.run(scenario.seconds * 1_000);
         // A run in which few writes got through is prolonged.
         let is_whole = scenario.seconds >= Scenario::default().seconds;
@@ -92,6 +93,7 @@ impl<W: Workload> From<World<WorkloadNode<W>>> for Run {
         world.observed.coverage.record_times(read_early, early);
         let mut violations = std::mem::take(&mut world.observed.wrong_answers);
         violations.extend(world.observed.history.violations());
+        violations.extend(world.observed.locks.violations());
         violations.extend(std::mem::take(&mut world.observed.oracle.violations));
         violations.extend(world.unanswered());
         Self {

@@ -34,6 +34,9 @@ pub struct Scenario {
     pub one_way: bool,
     /// Whether clients run the item workload rather than the chunk workload.
     pub items: bool,
+    /// Whether clients of the chunk workload also compete for the locks of a few chunks, with
+    /// leases of seconds.
+    pub locks: bool,
 }
 
 impl Default for Scenario {
@@ -56,6 +59,7 @@ impl Default for Scenario {
             hangs,
             one_way,
             items: false,
+            locks: false,
         }
     }
 }

@@ -19,6 +19,7 @@ fn smaller(scenario: &Scenario) -> Vec<Scenario> {
         Scenario { rot: false, ..scenario.clone() },
         Scenario { hangs: false, ..scenario.clone() },
         Scenario { one_way: false, ..scenario.clone() },
+        Scenario { locks: false, ..scenario.clone() },
         Scenario { nodes: (scenario.nodes - 1).max(1), ..scenario.clone() },
     ];
     smaller.retain(|one| one != scenario);

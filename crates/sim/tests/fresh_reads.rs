@@ -36,6 +36,7 @@ fn chunks_move_while_clients_read_and_write() {
         assert_eq!(world.waiting(), 0, "seed {seed}: everybody is answered");
         assert_eq!(world.observed.wrong_answers, Vec::<String>::new(), "seed {seed}");
         assert_eq!(world.observed.history.violations(), Vec::<String>::new(), "seed {seed}");
+        assert_eq!(world.observed.locks.violations(), Vec::<String>::new(), "seed {seed}");
         assert_eq!(world.observed.oracle.violations, Vec::<String>::new(), "seed {seed}");
         assert!(servers(&world).all(|servers| servers == 1), "seed {seed}: all are served");
         let moves = world.processes().map(|node| node.node().chunks().moves());
