@@ -127,19 +127,28 @@ async def pre_processor(dut):
         requests.append((GET, key_bytes, 0, 0))
         requests.append(([DELETE, NOOP, 0x77][number % 3], key_bytes, 0, 0))
         requests.append((SET, key_bytes, 1 + number, 1))
+        # With a CAS id, or with a shape that the opcode does not have.
+        requests.append((random.choice([GET, SET, DELETE]), key_bytes, 0, 0, 1, 0))
+        requests.append(([GET, SET, DELETE, NOOP][number % 4], key_bytes, 0, 0, number % 3 == 0, 1))
     for pace in PACES:
         random.shuffle(requests)
         await start(dut)
         metas, keys, values = [], [], []
         expected, expected_keys, expected_values = [], [], []
-        for number, (opcode, key_bytes, value_bytes, lies) in enumerate(requests):
+        for number, (opcode, key_bytes, value_bytes, lies, *marks) in enumerate(requests):
+            has_cas, is_misshapen = marks or (0, 0)
             key, value = random.randbytes(key_bytes), random.randbytes(value_bytes + lies)
-            metas.append((pack(*zip(META, (number, opcode, key_bytes, value_bytes, 5, 6))),))
+            metas.append((pack(*zip(META, (number, opcode, key_bytes, value_bytes, 5, 6, has_cas,
+                                           is_misshapen))),))
             keys += [(pack(*zip(BEAT, beat)),) for beat in words(key)]
             values += [(pack(*zip(BEAT, beat)),) for beat in words(value)]
             kind = {GET: 1, SET: 2, DELETE: 3}.get(opcode, 0)
             status, drain = (0x81 if opcode == 0x77 else 0), 0
             if kind and not 1 <= key_bytes <= longest:
+                kind, status = 0, 4
+            if kind > 1 and has_cas:
+                kind, status = 0, 0x83
+            if is_misshapen:
                 kind, status = 0, 4
             if kind:
                 expected_keys.append(key.ljust(-(-key_bytes // 8) * 8, b"\0"))
@@ -163,7 +172,7 @@ async def pre_processor(dut):
                   lambda: len(meta.beats) >= len(requests)
                   and len(value.beats) >= len(expected_values))
         found = [unpack(word, *META, *META_OUT) for (word,) in meta.beats]
-        assert [(m[0], m[2], *m[6:]) for m in found] == expected
+        assert [(m[0], m[2], *m[8:]) for m in found] == expected
         key_beats = [unpack(word, 64, 8, 1) for (word,) in key.beats]
         found = [b"".join(beat[0].to_bytes(8, "little") for beat in item)
                  for item in split(key_beats)]
@@ -269,7 +278,7 @@ async def compare_unit(dut):
         ops, stripe_beats, beats, expected = [], [], [], []
         for number, length in enumerate(lengths):
             key, check, now = random.randbytes(length), random.randrange(256), 1000 + number
-            op = pack(*zip(META, (number, 0, length, 0, 0, 0)), *zip(META_OUT, (1, 0, 0, 0)),
+            op = pack(*zip(META, (number, 0, length, 0, 0, 0, 0, 0)), *zip(META_OUT, (1, 0, 0, 0)),
                       (32, 0), (8, check), (32, now))
             ops.append((op,))
             if not length:

@@ -72,7 +72,19 @@ FAULTS = [
     ("request_parser", {}, "request_parser", "17'(udp_bytes) == datagram_bytes_q",
      "17'(udp_bytes) <= datagram_bytes_q"),
     # The last full beat of a value has no bytes.
-    ("response_formatter", {}, "response_formatter", "if (left_q < 24'd8)", "if (left_q <= 24'd8)"),
+    ("response_formatter", {}, "response_formatter", "if (count_q < 5'd8)", "if (count_q <= 5'd8)"),
+    # The copy of a key stays behind when its request ends without an answer.
+    ("response_formatter", {}, "response_formatter", "(ended_i || (start && !is_repeated))",
+     "(start && !is_repeated)"),
+    # A CAS id is ignored where it is short.
+    ("request_parser", {}, "request_parser", "{word[8], word[9], word[10], word[11]} != '0",
+     "{word[8], word[9], word[10]} != '0"),
+    # The broadcast address is taken for a client's.
+    ("request_parser", {}, "request_parser", "from_ip[31:29] == 3'b111",
+     "from_ip[31:28] == 4'b1110"),
+    # What compares an id is written without.
+    ("pre_processor", {}, "pre_processor", "classified.status = StatusNotSupported;",
+     "classified.kind   = KindSet;"),
     # A frame is lost in the middle.
     ("frame_spreader", {}, "frame_spreader", "count_q == '0 ? is_full : is_lost_q", "is_full"),
     # A request enters only its table's queue when the queue of all answers is full.

@@ -3,11 +3,22 @@ with and without memcached's datagram header."""
 
 import random
 
-from package import BEAT, DELETE, GET, META, NOOP, OK, RESPONSE, SET, SETQ, parameter, struct
+from package import (
+    BEAT, DELETE, GET, GETK, GETKQ, INVALID, META, NOOP, NOT_FOUND, OK, RESPONSE, SET, SETQ,
+    VERSION, parameter, struct,
+)
 from streams import PACES, Sink, Source, run, start, unpack, words
 
-OWN_IP, OWN_PORT, NOW = 0x0A000001, 11211, 5000
-CLIENT = (48, 32, 16, 48, 16, 32)  # mac, ip, port, own mac, frame id, opaque
+OWN_MAC, OWN_IP, OWN_PORT, NOW = 0x020000000001, 0x0A000001, 11211, 5000
+OURS = {"mac_i": OWN_MAC, "ip_i": OWN_IP, "port_i": OWN_PORT}
+CLIENT = (48, 32, 16, 16, 32, 8, 1)  # mac, ip, port, frame id, opaque, klen, wants_key
+
+
+def station():
+    """A client that can be answered: (mac, ip, port)."""
+    network = random.choice([1, 10, 126, 128, 192, 223])
+    return (random.getrandbits(48) & ~(1 << 40), network << 24 | random.getrandbits(24),
+            random.randrange(1, 1 << 16))
 
 
 def ones_sum(content):
@@ -22,15 +33,15 @@ def number(value, size):
     return value.to_bytes(size, "big")
 
 
-def packet(opcode, extras, key, value, opaque, magic=0x80, body=None):
+def packet(opcode, extras, key, value, opaque, magic=0x80, body=None, cas=0):
     body = len(extras + key + value) if body is None else body
     return (bytes([magic, opcode]) + number(len(key), 2) + bytes([len(extras), 0, 0, 0])
-            + number(body, 4) + number(opaque, 4) + bytes(8) + extras + key + value)
+            + number(body, 4) + number(opaque, 4) + number(cas, 8) + extras + key + value)
 
 
 def frame(payload, client, **wrong):
     """A frame to the hardware with `payload`; `wrong` names the defect to put into it."""
-    mac, ip, port, own_mac = client
+    mac, ip, port = client
     pseudo = number(ip, 4) + number(wrong.get("ip", OWN_IP), 4) + bytes([0, 17])
     udp_bytes = 8 + len(payload) + wrong.get("udp_bytes", 0)
     udp = number(port, 2) + number(wrong.get("port", OWN_PORT), 2) + number(udp_bytes, 2)
@@ -44,8 +55,8 @@ def frame(payload, client, **wrong):
             + bytes(2) + number(ip, 4) + number(wrong.get("ip", OWN_IP), 4))
     sum_of_head = 0xFFFF - ones_sum(head) ^ wrong.get("ip_sum", 0)
     head = head[:10] + number(sum_of_head, 2) + head[12:]
-    content = (number(own_mac, 6) + number(mac, 6) + number(wrong.get("type", 0x0800), 2) + head
-               + udp + number(checksum, 2) + payload)
+    content = (number(wrong.get("to", OWN_MAC), 6) + number(mac, 6)
+               + number(wrong.get("type", 0x0800), 2) + head + udp + number(checksum, 2) + payload)
     content = content[: wrong.get("cut", len(content))]
     # The padding of a short frame is arbitrary, and no checksum covers it.
     return content + random.randbytes(max(0, 60 - len(content)))
@@ -83,7 +94,7 @@ async def frame_buffer(dut):
         await start(dut, valid_i=0)
         frames, verdicts = [], []
         for size in range(300):
-            client = tuple(random.getrandbits(bits) for bits in (48, 32, 16, 48))
+            client = tuple(random.getrandbits(bits) for bits in (48, 32, 16))
             wrong = random.choice([{}, {}, {"has_checksum": False}, {"udp_sum": 1 << size % 16},
                                    {"ip_sum": 1 << size % 16}])
             content = frame(random.randbytes(size), client, **wrong)
@@ -132,11 +143,17 @@ def wrong_frames(payload, client, has_header):
     for cause, wrong in [
         ("other", {"type": 0x86DD}), ("other", {"version": 0x46}), ("other", {"protocol": 6}),
         ("other", {"fragment": 0x2000}), ("other", {"fragment": 3}), ("other", {"port": 11212}),
-        ("other", {"ip": OWN_IP + 1}), ("unsound", {"ip_sum": 8}), ("unsound", {"udp_sum": 4}),
+        ("other", {"ip": OWN_IP + 1}), ("other", {"to": OWN_MAC + 1}),
+        ("other", {"to": 0xFFFFFFFFFFFF}), ("unsound", {"ip_sum": 8}), ("unsound", {"udp_sum": 4}),
         ("malformed", {"udp_bytes": 4}), ("malformed", {"udp_bytes": 65_000}),
         ("malformed", {"cut": 62}), ("malformed", {"cut": 70 + 8 * has_header}),
     ]:
         yield frame(payload, client, **wrong), int(cause != "unsound"), cause
+    mac, ip, port = client
+    for forged in [(1 << 40 | mac, ip, port), (OWN_MAC, ip, port), (mac, OWN_IP, port),
+                   (mac, 0xFFFFFFFF, port), (mac, 0xE0000001, port), (mac, 0x7F000001, port),
+                   (mac, 0, port), (mac, ip, 0)]:
+        yield frame(payload, forged), 1, "other"
     # A datagram so long that its packet's length begins again from 0.
     datagram = 65_530
     body = datagram - 32 - 8 * has_header
@@ -150,7 +167,7 @@ async def request_parser(dut):
     """Each key length as GET, DELETE and SET of a value, and frames that are not requests."""
     for turn, pace in enumerate(PACES):
         has_header = turn % 2
-        await start(dut, ip_i=OWN_IP, port_i=OWN_PORT, has_header_i=has_header, now_i=NOW)
+        await start(dut, **OURS, has_header_i=has_header, now_i=NOW)
         lengths = list(range(256))
         random.shuffle(lengths)
         beats, metas, clients, keys, values = [], [], [], [], []
@@ -162,25 +179,28 @@ async def request_parser(dut):
                 beats.append((data, int(at == last), len(content), sound))
 
         for frame_id, key_bytes in enumerate(lengths):
-            client = tuple(random.getrandbits(bits) for bits in (48, 32, 16, 48))
+            client = station()
             opaque, key = random.getrandbits(32), random.randbytes(key_bytes)
             header = number(frame_id, 2) + number(0, 2) + number(1, 2) + bytes(2)
             header = header if has_header else b""
-            opcode = random.choice([GET, SET, SETQ, DELETE, NOOP, 0x77])
+            opcode = random.choice([GET, GETK, GETKQ, SET, SETQ, DELETE, NOOP, 0x77])
+            cas = random.choice([0, 1 << random.randrange(64)])
             is_set = opcode in (SET, SETQ)
             value = random.randbytes(random.choice([0, 1, 7, 8, 9, 100])) if is_set else b""
             flags, expiry = random.getrandbits(32), random.choice([0, 1, 2_592_000, 2_592_001])
             extras = number(flags, 4) + number(expiry, 4) if is_set else b""
             if opcode == NOOP:
                 key = b""
-            said = header + packet(opcode, extras, key, value, opaque)
+            said = header + packet(opcode, extras, key, value, opaque, cas=cas)
             offer(frame(said, client, has_checksum=random.random() < 0.5), 1)
             is_known = opcode != 0x77
             ends = NOW + expiry if 0 < expiry <= 2_592_000 else expiry
             metas.append((struct(META, 0, opcode, len(key) if is_known else 0, len(value),
-                                 flags if is_set else 0, ends if is_set else 0),))
+                                 flags if is_set else 0, ends if is_set else 0, int(cas != 0), 0),))
             frame_field = frame_id if has_header else 0x80 << 8 | opcode
-            clients.append((struct(CLIENT, *client, frame_field, opaque),))
+            wants_key = opcode in (GETK, GETKQ) and 0 < key_bytes < 255
+            clients.append((struct(CLIENT, *client, frame_field, opaque,
+                                   len(key) if is_known else 0, int(wants_key)),))
             if is_known:
                 keys.append(key)
                 values.append(value)
@@ -189,12 +209,20 @@ async def request_parser(dut):
                 for content, sound, cause in wrong_frames(said, client, has_header):
                     dropped[cause] += 1
                     offer(content, sound)
-            for malformed in (packet(GET, b"", key, b"v", 0), packet(SET, b"", key, b"", 0),
-                              packet(GET, b"", key, b"", 0, magic=0x81),
+            for opcode, extras, named, value in (
+                    (GET, b"", key, b"v"), (GETK, bytes(8), key, b""), (SET, b"", key, b""),
+                    (SETQ, bytes(4), key, b"value"), (DELETE, b"\0", key, b""),
+                    (NOOP, b"", b"k", b""), (VERSION, b"", b"", b"v")):
+                if key_bytes % 16 == 1:
+                    offer(frame(header + packet(opcode, extras, named, value, 7), client), 1)
+                    metas.append((struct(META, 0, opcode, 0, 0, 0, 0, 0, 1),))
+                    frame_field = frame_id if has_header else 0x80 << 8 | opcode
+                    clients.append((struct(CLIENT, *client, frame_field, 7, 0, 0),))
+            for malformed in (packet(GET, b"", key, b"", 0, magic=0x81),
                               packet(GET, b"", key, b"", 0, body=key_bytes + 1),
                               packet(SET, bytes(8), key, b"v", 0, body=len(key) + 8),
                               packet(SET, bytes(8), key, b"v", 0, body=len(key) + 10),
-                              packet(NOOP, b"", b"k", b"", 0), b"", b"\x80"):
+                              b"", b"\x80"):
                 if key_bytes % 16 == 1:
                     dropped["malformed"] += 1
                     offer(frame(header + malformed, client), 1)
@@ -255,29 +283,40 @@ async def response_formatter(dut):
     """Values of each length, and answers without one: each a valid frame to its own client."""
     for turn, pace in enumerate(PACES):
         has_header = turn % 2
-        await start(dut, ip_i=OWN_IP, port_i=OWN_PORT, has_header_i=has_header, ended_i=0)
+        await start(dut, **OURS, has_header_i=has_header, ended_i=0)
         lengths = 2 * list(range(80)) + [600, 1024]
         random.shuffle(lengths)
-        clients, answers, values, plan, expected = [], [], [], [], []
+        clients, answers, values, plan, expected, keys = [], [], [], [], [], []
         for place, length in enumerate(lengths):
-            client = tuple(random.getrandbits(bits) for bits in CLIENT)
-            clients.append((struct(CLIENT, *client),))
+            opcode = random.choice([GET, GETK, GETKQ, SET, VERSION])
+            key = random.randbytes(random.choice([1, 5, 8, 30, 168]) if opcode != VERSION else 0)
+            wants_key = opcode in (GETK, GETKQ)
+            *client, frame_id, opaque = (random.getrandbits(bits) for bits in CLIENT[:5])
+            clients.append((struct(CLIENT, *client, frame_id, opaque, len(key), int(wants_key)),))
+            keys += [(struct(BEAT, *beat),) for beat in words(key)]
             has_answer = random.random() < 0.8
             plan.append(has_answer)
             if not has_answer:
                 continue
-            hit, value, flags = random.randrange(2), random.randbytes(length), place * 77
-            status = OK if hit else random.choice([0, 1, 0x81])
-            answers.append((struct(RESPONSE, place, GET, 0, hit, status, length if hit else 0,
+            hit = random.randrange(2) if opcode in (GET, GETK, GETKQ) else 0
+            value, flags = random.randbytes(length), place * 77
+            status = OK if hit else random.choice([OK, INVALID] if opcode in (SET, VERSION)
+                                                  else [NOT_FOUND, INVALID])
+            answers.append((struct(RESPONSE, place, opcode, 0, hit, status, length if hit else 0,
                                    flags if hit else 0, 5 << 7, NOW),))
             if hit:
                 values += [(struct(BEAT, *beat),) for beat in words(value)]
-            expected.append((client, hit, status, flags, value if hit else b""))
+            repeated = key if wants_key and status in (OK, NOT_FOUND) else b""
+            body = b"0.2.0" if opcode == VERSION and status == OK else value if hit else b""
+            has_cas = hit or (opcode == SET and status == OK)
+            expected.append((client, frame_id, opaque, opcode, hit, status, flags, has_cas,
+                             repeated, body))
         client_source = Source(dut, "client_valid_i", "client_ready_o", ["client_i"], clients)
         source = Answers(dut, "meta_valid_i", "meta_ready_o", ["meta_i"], answers)
         source.plan = plan
         sources = [client_source, source,
-                   Source(dut, "val_valid_i", "val_ready_o", ["val_i"], values)]
+                   Source(dut, "val_valid_i", "val_ready_o", ["val_i"], values),
+                   Source(dut, "key_valid_i", "key_ready_o", ["key_i"], keys)]
         sink = Sink(dut, "frame_valid_o", "frame_ready_i",
                     [f"frame_{name}_o" for name in ("data", "keep", "last")], is_stable=False)
         await run(dut, pace, sources, [sink], lambda: not plan
@@ -291,17 +330,19 @@ async def response_formatter(dut):
         assert frames == [answer_frame(has_header, *answer) for answer in expected]
 
 
-def answer_frame(has_header, client, hit, status, flags, value):
-    mac, ip, port, own_mac, frame_id, opaque = client
+def answer_frame(has_header, client, frame_id, opaque, opcode, hit, status, flags, has_cas, key,
+                 value):
+    mac, ip, port = client
     extras = number(flags, 4) if hit else b""
     payload = number(frame_id, 2) + number(0, 2) + number(1, 2) + bytes(2) if has_header else b""
-    payload += (bytes([0x81, GET, 0, 0, len(extras), 0]) + number(status, 2)
-                + number(len(extras + value), 4) + number(opaque, 4) + bytes(8) + extras + value)
+    payload += (bytes([0x81, opcode, 0, len(key), len(extras), 0]) + number(status, 2)
+                + number(len(extras + key + value), 4) + number(opaque, 4)
+                + number(int(has_cas), 8) + extras + key + value)
     head = (bytes([0x45, 0]) + number(28 + len(payload), 2) + bytes(2) + number(0x4000, 2)
             + bytes([64, 17]) + bytes(2) + number(OWN_IP, 4) + number(ip, 4))
     head = head[:10] + number(0xFFFF - ones_sum(head), 2) + head[12:]
     udp = number(OWN_PORT, 2) + number(port, 2) + number(8 + len(payload), 2) + bytes(2)
-    return number(mac, 6) + number(own_mac, 6) + number(0x0800, 2) + head + udp + payload
+    return number(mac, 6) + number(OWN_MAC, 6) + number(0x0800, 2) + head + udp + payload
 
 
 class Wire(Mac):
@@ -380,13 +421,12 @@ async def front_lane(dut):
     for each frame, with the key's table, and the requests after the turns."""
     for number_of_pace, pace in enumerate(PACES):
         has_header = number_of_pace % 2
-        await start(dut, ip_i=OWN_IP, port_i=OWN_PORT, has_header_i=has_header, now_i=NOW,
-                    frame_valid_i=0)
+        await start(dut, **OURS, has_header_i=has_header, now_i=NOW, frame_valid_i=0)
         frames, requests = [], []   # what each frame brings, if its buffer keeps it
         lengths = [*range(0, 250, 3), 255, 256, 257, 264, 520, 700, 1000]
         random.shuffle(lengths)
         for key_bytes in lengths:
-            client = tuple(random.getrandbits(bits) for bits in (48, 32, 16, 48))
+            client = station()
             opaque, key = random.getrandbits(32), random.randbytes(key_bytes)
             header = bytes(4) + number(1, 2) + bytes(2) if has_header else b""
             opcode = random.choice([GET, SET, DELETE, 0x77])
@@ -394,9 +434,9 @@ async def front_lane(dut):
             extras = bytes(8) if opcode == SET else b""
             said = header + packet(opcode, extras, key, value, opaque)
             named = key if opcode != 0x77 else b""
-            meta = struct(META, 0, opcode, min(len(named), 255), len(value), 0, 0)
+            meta = struct(META, 0, opcode, min(len(named), 255), len(value), 0, 0, 0, 0)
             frame_field = 0 if has_header else 0x80 << 8 | opcode
-            to = struct(CLIENT, *client, frame_field, opaque)
+            to = struct(CLIENT, *client, frame_field, opaque, min(len(named), 255), 0)
             frames.append((frame(said, client), int(random.random() < 0.1)))
             requests.append((meta, to, table_of(named) if named else 0, named, value))
             if key_bytes % 8 == 0:

@@ -4,7 +4,8 @@ import os
 
 from streams import pack
 
-META = (32, 8, 8, 24, 32, 32)  # id, opcode, klen, vlen, flags, expiry
+# id, opcode, klen, vlen, flags, expiry, has_cas, is_misshapen
+META = (32, 8, 8, 24, 32, 32, 1, 1)
 META_OUT = (2, 1, 1, 16)  # kind, quiet, drain, status
 OP = (32, 8, 32)  # bucket, check, now
 RESPONSE = (32, 8, 1, 1, 16, 24, 32, 48, 32)  # id, opcode, quiet, hit, status, vlen, flags, ...
@@ -13,10 +14,11 @@ BEAT = (64, 8, 1)  # data, keep, last
 ACCESS = (1, 1, 1, 5, 32)  # write, last, is_value, count, address
 
 GET, SET, DELETE, NOOP = 0, 1, 4, 10
+VERSION, GETK = 11, 12
 GETQ, GETKQ, SETQ = 9, 13, 17
 KIND_NONE, KIND_GET, KIND_SET, KIND_DELETE = range(4)
 VALUE_READ, VALUE_WRITE, VALUE_DRAIN = range(3)
-OK, NOT_FOUND, TOO_LARGE, INVALID, NO_MEMORY = 0, 1, 3, 4, 0x82
+OK, NOT_FOUND, TOO_LARGE, INVALID, NO_MEMORY, NOT_SUPPORTED = 0, 1, 3, 4, 0x82, 0x83
 
 
 def struct(widths, *values):

@@ -138,7 +138,7 @@ async def address_queues(dut):
 def op_of(number, key_bytes, kind, bucket=0, check=0, now=0, **fields):
     opcode = {KIND_SET: SET, KIND_DELETE: DELETE}.get(kind, GET)
     request = (number, opcode, key_bytes, fields.get("vlen", 0), fields.get("flags", 0),
-               fields.get("expiry", 0))
+               fields.get("expiry", 0), 0, 0)
     meta = (kind, 0, fields.get("drain", 0), fields.get("status", OK))
     return struct(META + META_OUT + OP, *request, *meta, bucket, check, now)
 

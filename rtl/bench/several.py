@@ -160,14 +160,14 @@ async def lane_arbiter(dut):
         requests = []
         for place, key_bytes in enumerate(random.sample(range(120), 120)):
             value = random.randbytes(random.choice([0, 0, 5, 30]))
-            meta = struct(META, place, GET, key_bytes, len(value), 0, 0)
-            requests.append((random.randrange(lanes), meta, random.getrandbits(192),
+            meta = struct(META, place, GET, key_bytes, len(value), 0, 0, 0, 0)
+            requests.append((random.randrange(lanes), meta, random.getrandbits(153),
                              random.randbytes(key_bytes), value))
         sources = [Source(dut, "pick_valid_i", "pick_ready_o", ["pick_i"],
                           [(lane,) for lane, *_ in requests])]
         for i in range(lanes):
             mine = [request for request in requests if request[0] == i]
-            ports = Lane(dut, i, valid_i=1, ready_o=1, request_i=sum(META), client_i=192,
+            ports = Lane(dut, i, valid_i=1, ready_o=1, request_i=sum(META), client_i=153,
                          key_valid_i=1, key_ready_o=1, key_i=sum(BEAT), val_valid_i=1,
                          val_ready_o=1, val_i=sum(BEAT))
             sources.append(Source(ports, "valid_i", "ready_o", ["request_i", "client_i"],

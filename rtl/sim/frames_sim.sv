@@ -24,6 +24,7 @@ module frames_sim
 ) (
   input  logic        clk_i,
   input  logic        rst_ni,
+  input  logic [47:0] mac_i,
   input  logic [31:0] ip_i,
   input  logic [15:0] port_i,
   input  logic        has_header_i,
@@ -123,7 +124,7 @@ module frames_sim
       .BucketBits(BucketBits), .HashRing(HashRing), .Writers(Writers), .ReturnBeats(ReturnBeats),
       .BlockBits(BlockBits)
     ) u_udp (
-      .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i,
+      .clk_i, .rst_ni, .mac_i, .ip_i, .port_i, .has_header_i, .now_i,
       .awvalid_i(1'b0), .awready_o(), .awaddr_i('0), .wvalid_i(1'b0), .wready_o(), .wdata_i('0),
       .bvalid_o(), .bready_i(1'b1), .arvalid_i(1'b0), .arready_o(), .araddr_i('0), .rvalid_o(),
       .rready_i(1'b1), .rdata_o(),
@@ -144,7 +145,7 @@ module frames_sim
       .HeaderBytes(HeaderBytes), .TermsLast(TermsLast), .BucketBits(BucketBits),
       .HashRing(HashRing), .Writers(Writers), .ReturnBeats(ReturnBeats), .BlockBits(BlockBits)
     ) u_wide (
-      .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i, .evict_i(1'b1),
+      .clk_i, .rst_ni, .mac_i, .ip_i, .port_i, .has_header_i, .now_i, .evict_i(1'b1),
       .frame_valid_i, .frame_data_i(data_in[8*BusBytes-1:0]),
       .frame_keep_i(frame_keep_i[BusBytes-1:0]), .frame_last_i, .frame_bad_i,
       .frame_valid_o, .frame_ready_i, .frame_data_o(data_out[8*BusBytes-1:0]),

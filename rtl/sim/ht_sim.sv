@@ -46,6 +46,7 @@ module ht_sim
   input  logic [31:0] vlen_i,
   input  logic [31:0] flags_i,
   input  logic [31:0] expiry_i,
+  input  logic        has_cas_i,
   input  logic        key_valid_i,
   output logic        key_ready_o,
   input  logic [63:0] key_data_i,
@@ -108,7 +109,7 @@ module ht_sim
   assign probe_o = 32'(probe);
 
   assign request  = '{id: id_i, opcode: opcode_i, klen: klen_i, vlen: vlen_i[23:0],
-                      flags: flags_i, expiry: expiry_i};
+                      flags: flags_i, expiry: expiry_i, has_cas: has_cas_i, is_misshapen: 1'b0};
   assign id_o          = response.id;
   assign opcode_o      = response.opcode;
   assign hit_o         = response.hit;

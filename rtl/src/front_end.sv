@@ -10,6 +10,7 @@ module front_end
 ) (
   input  logic        clk_i,
   input  logic        rst_ni,
+  input  logic [47:0] mac_i,
   input  logic [31:0] ip_i,
   input  logic [15:0] port_i,
   input  logic        has_header_i,
@@ -47,7 +48,7 @@ module front_end
   );
 
   request_parser u_parser (
-    .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i,
+    .clk_i, .rst_ni, .mac_i, .ip_i, .port_i, .has_header_i, .now_i,
     .frame_valid_i(valid), .frame_ready_o(ready), .frame_data_i(data), .frame_last_i(last),
     .frame_bytes_i(bytes), .frame_sound_i(is_sound),
     .meta_valid_o, .meta_ready_i, .meta_o, .client_valid_o, .client_ready_i, .client_o,

@@ -15,6 +15,7 @@ module front_lane
 ) (
   input  logic                  clk_i,
   input  logic                  rst_ni,
+  input  logic [47:0]           mac_i,
   input  logic [31:0]           ip_i,
   input  logic [15:0]           port_i,
   input  logic                  has_header_i,
@@ -57,7 +58,7 @@ module front_lane
   client_t  client;
   beat_t    key, put;
   front_end #(.FrameBeats(FrameBeats)) u_front (
-    .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i,
+    .clk_i, .rst_ni, .mac_i, .ip_i, .port_i, .has_header_i, .now_i,
     .frame_valid_i, .frame_data_i, .frame_keep_i, .frame_last_i, .frame_bad_i,
     .meta_valid_o(meta_valid), .meta_ready_i(meta_ready), .meta_o(request),
     .client_valid_o(client_valid), .client_ready_i(client_ready), .client_o(client),

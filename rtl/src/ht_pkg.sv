@@ -22,6 +22,7 @@ package ht_pkg;
   localparam logic [15:0] StatusInvalid = 16'h0004;
   localparam logic [15:0] StatusUnknown = 16'h0081;
   localparam logic [15:0] StatusNoMemory = 16'h0082;
+  localparam logic [15:0] StatusNotSupported = 16'h0083;
 
   // The operation of a request. KindNone passes through the table in order, without effect.
   typedef enum logic [1:0] {KindNone, KindGet, KindSet, KindDelete} kind_e;
@@ -34,6 +35,8 @@ package ht_pkg;
     logic [23:0] vlen;    // bytes of the value
     logic [31:0] flags;
     logic [31:0] expiry;  // second in which the item ends; 0 never
+    logic        has_cas;  // names a CAS id: SET and DELETE are refused, for items have none
+    logic        is_misshapen;  // has extras, a key or a value that its opcode must not have
   } request_t;
 
   // A request inside the pipeline.
@@ -71,9 +74,10 @@ package ht_pkg;
     logic [47:0] mac;
     logic [31:0] ip;
     logic [15:0] port;
-    logic [47:0] own_mac;
-    logic [15:0] frame_id;  // of memcached's UDP header
+    logic [15:0] frame_id;   // of memcached's UDP header
     logic [31:0] opaque;
+    logic [7:0]  klen;       // bytes of the key that follows; 0: no key follows
+    logic        wants_key;  // the answer repeats it
   } client_t;
 
   // A beat of a key stream or a value stream, with AXI-Stream's fields.
@@ -87,7 +91,7 @@ package ht_pkg;
   typedef struct packed {
     logic overflow;   // the frame buffer has no space
     logic broken;     // the MAC reported a damaged frame
-    logic other;      // another protocol, address or port, or a fragment
+    logic other;      // another protocol, address or port, no station's source, or a fragment
     logic unsound;    // a wrong checksum of IPv4 or UDP
     logic malformed;  // not exactly one whole request
   } drops_t;

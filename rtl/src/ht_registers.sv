@@ -80,7 +80,7 @@ module ht_registers (
   always_comb begin
     unique case (read_place)
       5'd0: shown = 32'h414d4b56;
-      5'd1: shown = 32'h00000100;
+      5'd1: shown = 32'h00000200;
       5'd2: shown = slots_i;
       5'd3: shown = stripe_bytes_i;
       5'd4: shown = lines_i;

@@ -25,6 +25,7 @@ module ht_udp
 ) (
   input  logic                    clk_i,
   input  logic                    rst_ni,
+  input  logic [47:0]             mac_i,
   input  logic [31:0]             ip_i,
   input  logic [15:0]             port_i,
   input  logic                    has_header_i,   // memcached's, in front of each datagram
@@ -69,17 +70,18 @@ module ht_udp
   output drops_t                  drops_o      // a frame was dropped
 );
 
-  logic meta_valid, meta_ready, client_valid, client_ready, key_valid, key_ready, put_valid,
+  logic meta_valid, meta_ready, client_valid, client_ready, key_valid, put_valid,
         put_ready;
   request_t request;
   client_t  client;
   beat_t    key, put;
+  logic     key_room, table_key_ready;   // the formatter sees each key that the table takes
   front_end #(.FrameBeats(FrameBeats)) u_front (
-    .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i,
+    .clk_i, .rst_ni, .mac_i, .ip_i, .port_i, .has_header_i, .now_i,
     .frame_valid_i, .frame_data_i, .frame_keep_i, .frame_last_i, .frame_bad_i,
     .meta_valid_o(meta_valid), .meta_ready_i(meta_ready), .meta_o(request),
     .client_valid_o(client_valid), .client_ready_i(client_ready), .client_o(client),
-    .key_valid_o(key_valid), .key_ready_i(key_ready), .key_o(key),
+    .key_valid_o(key_valid), .key_ready_i(table_key_ready && key_room), .key_o(key),
     .val_valid_o(put_valid), .val_ready_i(put_ready), .val_o(put), .drops_o
   );
 
@@ -96,7 +98,7 @@ module ht_udp
     .awvalid_i, .awready_o, .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o, .bready_i,
     .arvalid_i, .arready_o, .araddr_i, .rvalid_o, .rready_i, .rdata_o,
     .meta_valid_i(meta_valid), .meta_ready_o(meta_ready), .meta_i(request),
-    .key_valid_i(key_valid), .key_ready_o(key_ready), .key_data_i(key.data),
+    .key_valid_i(key_valid && key_room), .key_ready_o(table_key_ready), .key_data_i(key.data),
     .key_keep_i(key.keep), .key_last_i(key.last),
     .val_valid_i(put_valid), .val_ready_o(put_ready), .val_data_i(put.data),
     .val_keep_i(put.keep), .val_last_i(put.last),
@@ -109,9 +111,10 @@ module ht_udp
   );
 
   response_formatter #(.Clients(Clients)) u_formatter (
-    .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i,
+    .clk_i, .rst_ni, .mac_i, .ip_i, .port_i, .has_header_i,
     .client_valid_i(client_valid), .client_ready_o(client_ready), .client_i(client),
     .ended_i(ended),
+    .key_valid_i(key_valid && table_key_ready), .key_ready_o(key_room), .key_i(key),
     .meta_valid_i(answer_valid), .meta_ready_o(answer_ready), .meta_i(answer),
     .val_valid_i(got_valid), .val_ready_o(got_ready), .val_i(got),
     .frame_valid_o, .frame_ready_i, .frame_data_o, .frame_keep_o, .frame_last_o

@@ -44,6 +44,7 @@ module ht_wide
 ) (
   input  logic                    clk_i,
   input  logic                    rst_ni,
+  input  logic [47:0]             mac_i,
   input  logic [31:0]             ip_i,
   input  logic [15:0]             port_i,
   input  logic                    has_header_i,
@@ -97,7 +98,7 @@ module ht_wide
   beat_t [Lanes-1:0]                key, put;
   for (genvar i = 0; i < Lanes; i++) begin : gen_lane
     front_lane #(.FrameBeats(FrameBeats), .Frames(Frames), .Tables(Tables)) u_lane (
-      .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i, .now_i,
+      .clk_i, .rst_ni, .mac_i, .ip_i, .port_i, .has_header_i, .now_i,
       .frame_valid_i(in_valid[i]), .frame_data_i(in_data[i]), .frame_keep_i(in_keep[i]),
       .frame_last_i(in_last[i]), .frame_bad_i(in_bad[i]),
       .turn_valid_o(turn_valid[i]), .turn_ready_i(turn_ready[i]),
@@ -146,7 +147,7 @@ module ht_wide
   logic [Tables-1:0][7:0]  out_keep;
   assign is_ready_o = &is_ready;
   for (genvar i = 0; i < Tables; i++) begin : gen_table
-    logic meta_valid, meta_ready, client_valid, client_ready, key_in_valid, key_in_ready,
+    logic meta_valid, meta_ready, client_valid, client_ready, key_in_valid, key_in_ready, key_room,
           put_in_valid, put_in_ready, answer_valid, answer_ready, got_valid, got_ready;
     beat_t     key_in, put_in, got;
     request_t  meta;
@@ -160,7 +161,7 @@ module ht_wide
       .is_giving_o(is_giving[i]),
       .meta_valid_o(meta_valid), .meta_ready_i(meta_ready), .meta_o(meta),
       .client_valid_o(client_valid), .client_ready_i(client_ready), .client_o(asker),
-      .key_valid_o(key_in_valid), .key_ready_i(key_in_ready), .key_o(key_in),
+      .key_valid_o(key_in_valid), .key_ready_i(key_in_ready && key_room), .key_o(key_in),
       .val_valid_o(put_in_valid), .val_ready_i(put_in_ready), .val_o(put_in)
     );
     ht_top #(
@@ -172,7 +173,7 @@ module ht_wide
     ) u_table (
       .clk_i, .rst_ni, .now_i, .evict_i, .table_only_i(1'b0),
       .meta_valid_i(meta_valid), .meta_ready_o(meta_ready), .meta_i(meta),
-      .key_valid_i(key_in_valid), .key_ready_o(key_in_ready), .key_i(key_in),
+      .key_valid_i(key_in_valid && key_room), .key_ready_o(key_in_ready), .key_i(key_in),
       .val_valid_i(put_in_valid), .val_ready_o(put_in_ready), .val_i(put_in),
       .meta_valid_o(answer_valid), .meta_ready_i(answer_ready), .meta_o(answer),
       .val_valid_o(got_valid), .val_ready_i(got_ready), .val_o(got),
@@ -185,9 +186,10 @@ module ht_wide
     );
     assign begun[i] = answer_valid && answer_ready;
     response_formatter #(.Clients(Clients)) u_formatter (
-      .clk_i, .rst_ni, .ip_i, .port_i, .has_header_i,
+      .clk_i, .rst_ni, .mac_i, .ip_i, .port_i, .has_header_i,
       .client_valid_i(client_valid), .client_ready_o(client_ready), .client_i(asker),
       .ended_i(ended[i]),
+      .key_valid_i(key_in_valid && key_in_ready), .key_ready_o(key_room), .key_i(key_in),
       .meta_valid_i(answer_valid), .meta_ready_o(answer_ready), .meta_i(answer),
       .val_valid_i(got_valid), .val_ready_o(got_ready), .val_i(got),
       .frame_valid_o(out_valid[i]), .frame_ready_i(out_ready[i]), .frame_data_o(out_data[i]),

@@ -79,6 +79,15 @@ module pre_processor
       classified.kind   = KindNone;
       classified.status = StatusInvalid;
     end
+    if (meta_i.has_cas && (classified.kind == KindSet || classified.kind == KindDelete)) begin
+      // Items have no CAS ids; to write anyway would lose another client's update.
+      classified.kind   = KindNone;
+      classified.status = StatusNotSupported;
+    end
+    if (meta_i.is_misshapen) begin
+      classified.kind   = KindNone;
+      classified.status = StatusInvalid;
+    end
     if (classified.kind == KindSet && is_too_large) begin
       // As memcached does: what cannot be stored must not leave the old value behind.
       classified.kind   = KindDelete;

@@ -3,8 +3,12 @@
 // Ethernet, IPv4 and UDP frames to requests: a beat of meta, the beats of the key and those of the
 // value. A frame holds one request of memcached's binary protocol, with the datagram header of 8
 // bytes in front of it or, as in the paper, without. A frame that is not exactly one request for
-// this hardware is dropped whole, before any of it is passed on, and counted. An unknown opcode is
-// passed on without key and value, and the table answers it.
+// this hardware is dropped whole, before any of it is passed on, and counted. A request with an
+// unknown opcode, or with extras, a key or a value that its opcode does not have, is passed on
+// without key and value, and the table answers it.
+//
+// A frame must be addressed to this hardware alone, and its source must be a station that an answer
+// reaches: an answer to a group, a broadcast or ourselves would go to those who never asked.
 //
 // With header or without, with the extras of a SET or without, the key begins two bytes into a
 // beat; so the beats up to that one are the head, and what follows goes through a window of 16
@@ -21,7 +25,8 @@ module request_parser
 (
   input  logic        clk_i,
   input  logic        rst_ni,
-  input  logic [31:0] ip_i,           // ours
+  input  logic [47:0] mac_i,          // ours, as are the next two
+  input  logic [31:0] ip_i,
   input  logic [15:0] port_i,
   input  logic        has_header_i,   // of 8 bytes, in front of each request
   input  logic [31:0] now_i,
@@ -46,7 +51,7 @@ module request_parser
   input  logic        val_ready_i,
   output beat_t       val_o,
 
-  output logic        other_o,        // dropped: not for this hardware
+  output logic        other_o,        // dropped: not for this hardware, or of no station
   output logic        unsound_o,      // dropped: a checksum is wrong
   output logic        malformed_o     // dropped: lengths that contradict each other
 );
@@ -89,13 +94,24 @@ module request_parser
 
   // The first step of the checks. Sums are a bit wider than lengths: a datagram of 65,530 bytes is
   // none in a packet of 14.
-  logic        is_extended_q, is_stranger_q, has_magic_q, is_set_q, is_known_q, is_plain_q,
-               is_vast_q, has_extras_q, has_key_q;
+  logic        is_extended_q, is_stranger_q, is_elsewhere_q, is_forged_q, has_magic_q, is_set_q,
+               is_known_q, is_plain_q, is_vast_q, has_extras_q, has_key_q, is_getk_q;
+  logic [47:0] to_mac, from_mac;
+  logic [31:0] from_ip;
+  assign to_mac   = {head_q[0], head_q[1], head_q[2]};
+  assign from_mac = {head_q[3], head_q[4], head_q[5]};
+  assign from_ip  = {head_q[13], head_q[14]};
   logic [16:0] datagram_bytes_q, packet_bytes_q, needed_bytes_q, named_bytes_q;
   logic [15:0] items_bytes_q;
   always_ff @(posedge clk_i) begin
     is_stranger_q <= head_q[7][15:8] != 8'h45 || (head_q[10] & 16'hbfff) != '0
         || head_q[11][7:0] != 8'd17 || {head_q[15], head_q[16]} != ip_i || head_q[18] != port_i;
+    is_elsewhere_q <= to_mac != mac_i;
+    // A group's Ethernet address, or an IPv4 address of no host: of this network (0), of the
+    // loopback (127), of a group or reserved (224 and above, the broadcast among them).
+    is_forged_q <= from_mac[40] || from_mac == mac_i || from_ip == ip_i || head_q[17] == '0
+        || from_ip[31:24] == 8'd0 || from_ip[31:24] == 8'd127 || from_ip[31:29] == 3'b111;
+    is_getk_q     <= opcode == OpGetK || opcode == OpGetKQ;
     has_magic_q   <= word[0][15:8] == 8'h80
         && (!has_header_i || (head_q[22] == '0 && head_q[23] == 16'd1));
     is_set_q      <= is_set;
@@ -112,22 +128,27 @@ module request_parser
     items_bytes_q    <= body_bytes - 16'(extras_bytes);
   end
 
-  // The second step: the verdict, and the lengths of key and value. An unknown opcode is passed on
-  // without either.
-  logic        is_fine_q, has_feed_q;
+  // The second step: the verdict, and the lengths of key and value. What the table refuses for its
+  // opcode or its shape is passed on without either.
+  logic        is_fine_q, has_feed_q, is_misshapen, is_misshapen_q, has_items, wants_key_q,
+               has_terms;
+  assign is_misshapen = is_set_q ? !is_extended_q
+      : is_known_q && (has_extras_q || named_bytes_q != 17'(body_bytes)
+                       || (is_plain_q && has_key_q));
+  assign has_items    = is_known_q && !is_misshapen;
   logic [15:0] first_bytes_q, value_bytes_q, feed_bytes_q;
   logic [7:0]  klen_q;
   always_ff @(posedge clk_i) begin
     is_fine_q <= has_magic_q && !is_vast_q && 17'(udp_bytes) == datagram_bytes_q
         && 17'(ip_bytes) == packet_bytes_q && 17'(bytes_q) >= needed_bytes_q
-        && named_bytes_q <= 17'(body_bytes)
-        && (is_set_q ? is_extended_q
-            : !is_known_q || (!has_extras_q && named_bytes_q == 17'(body_bytes)))
-        && !(is_plain_q && has_key_q);
-    klen_q        <= !is_known_q ? '0 : key_bytes > 16'd255 ? 8'd255 : key_bytes[7:0];
-    first_bytes_q <= !is_known_q ? '0 : has_key_q ? key_bytes : items_bytes_q;
-    value_bytes_q <= is_set_q ? body_bytes - named_bytes_q[15:0] : '0;
-    has_feed_q    <= is_known_q && items_bytes_q > 16'd6;
+        && named_bytes_q <= 17'(body_bytes);
+    is_misshapen_q <= is_misshapen;
+    klen_q        <= !has_items ? '0 : key_bytes > 16'd255 ? 8'd255 : key_bytes[7:0];
+    // No key of the table is as long as 255 bytes.
+    wants_key_q   <= has_items && is_getk_q && has_key_q && key_bytes < 16'd255;
+    first_bytes_q <= !has_items ? '0 : has_key_q ? key_bytes : items_bytes_q;
+    value_bytes_q <= has_items && is_set_q ? body_bytes - named_bytes_q[15:0] : '0;
+    has_feed_q    <= has_items && items_bytes_q > 16'd6;
     feed_bytes_q  <= items_bytes_q - 16'd6;
   end
   assign last_head = 4'd8 + 4'(has_header_i) + 4'(is_extended_q);
@@ -135,7 +156,8 @@ module request_parser
   // The verdict's cycle.
   logic is_other, is_fine, is_dropped, has_room, go;
   logic [3:0] wanted_q;       // bytes of the item's next beat; none: the window is done
-  assign is_other    = (has_type_q && head_q[6] != 16'h0800) || (!is_short_q && is_stranger_q);
+  assign is_other    = (has_type_q && head_q[6] != 16'h0800)
+      || (!is_short_q && (is_stranger_q || is_elsewhere_q || is_forged_q));
   assign is_fine     = !is_short_q && is_fine_q;
   assign is_dropped  = is_other || !is_sound_q || !is_fine;
   assign other_o     = state_q == StCheck && is_other;
@@ -146,10 +168,10 @@ module request_parser
   assign client_valid_o = state_q == StCheck && !is_dropped && has_room;
   assign go             = client_valid_o && client_ready_i;
 
-  assign client_o = '{mac: {head_q[3], head_q[4], head_q[5]}, ip: {head_q[13], head_q[14]},
-                      port: head_q[17], own_mac: {head_q[0], head_q[1], head_q[2]},
-                      frame_id: head_q[21], opaque: {word[6], word[7]}};
+  assign client_o = '{mac: from_mac, ip: from_ip, port: head_q[17], frame_id: head_q[21],
+                      opaque: {word[6], word[7]}, klen: klen_q, wants_key: wants_key_q};
 
+  assign has_terms = is_set_q && !is_misshapen_q;
   always_comb begin
     expiry = {word[14], word[15]};
     if (expiry != '0 && expiry <= LongestRelative) expiry = now_i + expiry;
@@ -158,7 +180,9 @@ module request_parser
   always_ff @(posedge clk_i) begin
     if (!meta_valid_o || meta_ready_i) begin
       meta_o <= '{id: '0, opcode: opcode, klen: klen_q, vlen: 24'(value_bytes_q),
-                  flags: is_set_q ? {word[12], word[13]} : '0, expiry: is_set_q ? expiry : '0};
+                  flags: has_terms ? {word[12], word[13]} : '0, expiry: has_terms ? expiry : '0,
+                  has_cas: {word[8], word[9], word[10], word[11]} != '0,
+                  is_misshapen: is_misshapen_q};
     end
   end
 

@@ -1,19 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Turns answers into frames: Ethernet, IPv4 and UDP headers to the request's client, memcached's
-// UDP header if requests have one, its binary header, the flags and the value of a hit. Clients
-// wait in a queue in the order of their requests; that of a quiet request whose answer is left out
-// leaves it with `ended_i`. IPv4's checksum is computed, UDP's is 0: none.
+// UDP header if requests have one, its binary header, the flags of a hit, and the body: a GETK's
+// key, the version, a hit's value. Clients wait in a queue in the order of their requests; that of
+// a quiet request whose answer is left out leaves it with `ended_i`. IPv4's checksum is computed,
+// UDP's is 0: none.
 //
-// Heads are 66 or 74 bytes, 70 or 78 with flags: so a value always begins six bytes into a beat.
+// Keys to be repeated are copied on their way into the table. All beats of a key are here before
+// its answer is, since the table begins with whole requests. A copy whose answer does not repeat it
+// is dropped. If there is no room for copies, keys wait; older requests need no younger key.
+//
+// Headers are 66 or 74 bytes, 70 or 78 with flags. What goes beyond whole beats of 8 bytes, and the
+// body, pass a window of 16 bytes, 8 a cycle.
 
 module response_formatter
   import ht_pkg::*;
 #(
-  parameter int unsigned Clients = 128   // requests between the parser and here
+  parameter int unsigned Clients = 128,  // requests between the parser and here
+  parameter int unsigned KeyBeats = 512  // of keys to be repeated; the longest takes 32
 ) (
   input  logic        clk_i,
   input  logic        rst_ni,
+  input  logic [47:0] mac_i,
   input  logic [31:0] ip_i,
   input  logic [15:0] port_i,
   input  logic        has_header_i,
@@ -22,6 +30,9 @@ module response_formatter
   output logic        client_ready_o,
   input  client_t     client_i,
   input  logic        ended_i,          // the oldest request gets no answer
+  input  logic        key_valid_i,      // keys of the requests, as the table takes them
+  output logic        key_ready_o,
+  input  beat_t       key_i,
 
   input  logic        meta_valid_i,
   output logic        meta_ready_o,
@@ -37,33 +48,62 @@ module response_formatter
   output logic        frame_last_o
 );
 
-  logic      has_client, start;
+  // What VERSION is answered: the register `version` as text, and the number of its bytes.
+  localparam logic [39:0] VersionText = "0.2.0";
+  localparam int unsigned VersionBytes = 5;
+  localparam int unsigned DropWidth = $clog2(Clients + 1) + 1;
+
+  if (KeyBeats < 64) begin : gen_check
+    $error("response_formatter: KeyBeats must be two of the longest keys, at least 64");
+  end
+
+  logic      has_client, start, client_room, mark_room;
   client_t   client, to_q;
   response_t answer_q;
 
+  assign client_ready_o = client_room && mark_room;
   fifo #(.Width($bits(client_t)), .Depth(Clients)) u_clients (
-    .clk_i, .rst_ni, .valid_i(client_valid_i), .ready_o(client_ready_o), .data_i(client_i),
-    .valid_o(has_client), .ready_i(start || ended_i), .data_o(client), .level_o()
+    .clk_i, .rst_ni, .valid_i(client_valid_i && mark_room), .ready_o(client_room),
+    .data_i(client_i), .valid_o(has_client), .ready_i(start || ended_i), .data_o(client), .level_o()
   );
 
-  typedef enum logic [1:0] {StIdle, StHead, StValue} state_e;
+  // Whether each key on its way from the parser is one to be repeated.
+  logic has_mark, is_copied, key_room, has_key, take_key, key_last;
+  logic [63:0] key;
+  fifo #(.Width(1), .Depth(4)) u_marks (
+    .clk_i, .rst_ni, .valid_i(client_valid_i && client_room && client_i.klen != '0),
+    .ready_o(mark_room), .data_i(client_i.wants_key), .valid_o(has_mark),
+    .ready_i(key_valid_i && key_ready_o && key_i.last), .data_o(is_copied), .level_o()
+  );
+  assign key_ready_o = has_mark && (!is_copied || key_room);
+  fifo #(.Width(65), .Depth(KeyBeats), .InBlock(1'b1)) u_keys (
+    .clk_i, .rst_ni, .valid_i(key_valid_i && has_mark && is_copied), .ready_o(key_room),
+    .data_i({key_i.last, key_i.data}), .valid_o(has_key), .ready_i(take_key),
+    .data_o({key_last, key}), .level_o()
+  );
+
+  typedef enum logic [1:0] {StIdle, StHead, StBody} state_e;
   state_e state_q;
 
-  logic [3:0]  beat_q, last_beat;
-  logic [23:0] left_q;      // bytes of the value not sent yet
-  logic [47:0] carry_q;     // six bytes received and not sent
-  logic        is_head_end, is_value_here, needs_value, is_out;
-
-  assign meta_ready_o = state_q == StIdle && has_client;
+  // An answer begins when no copy is left over from the requests before it.
+  logic [DropWidth-1:0] drops_q;    // oldest copies to be dropped
+  logic is_repeated, is_stored, is_version, is_left_over;
+  assign meta_ready_o = state_q == StIdle && has_client && drops_q == '0;
   assign start        = meta_ready_o && meta_valid_i;
+  assign is_repeated  = client.wants_key
+                        && (meta_i.status == StatusOk || meta_i.status == StatusNotFound);
+  assign is_stored    = meta_i.opcode == OpSet && meta_i.status == StatusOk;
+  assign is_version   = meta_i.opcode == OpVersion && meta_i.status == StatusOk;
+  assign is_left_over = client.wants_key && (ended_i || (start && !is_repeated));
 
   // The head, in words of two bytes.
+  logic [23:0] body_bytes_q;
+  logic [7:0]  key_bytes_q;
   logic [15:0] body_low, udp_bytes, ip_bytes, header_sum;
-  logic [23:0] body_bytes;
   logic [19:0] sum;
   logic [15:0] word [40];
-  assign body_bytes = answer_q.hit ? answer_q.vlen + 24'd4 : '0;
-  assign body_low   = body_bytes[15:0];
+  logic [3:0]  beat_q;
+  assign body_low   = body_bytes_q[15:0];
   assign udp_bytes  = 16'd32 + body_low + (has_header_i ? 16'd8 : '0);
   assign ip_bytes   = udp_bytes + 16'd20;
   assign sum        = 20'h4500 + 20'(ip_bytes) + 20'h4000 + 20'h4011 + 20'(ip_i[31:16])
@@ -75,24 +115,24 @@ module response_formatter
     return once[15:0] + 16'(once[16]);
   endfunction
 
-  logic [15:0] packet [14];   // memcached's
+  logic [15:0] packet [11];   // memcached's, without the end of its CAS id
   assign packet = '{
-    {8'h81, answer_q.opcode}, 16'h0, {answer_q.hit ? 8'd4 : 8'd0, 8'h0}, answer_q.status,
-    {8'h0, body_bytes[23:16]}, body_low, to_q.opaque[31:16], to_q.opaque[15:0],
-    16'h0, 16'h0, 16'h0, 16'h0, answer_q.flags[31:16], answer_q.flags[15:0]
+    {8'h81, answer_q.opcode}, {8'h0, key_bytes_q}, {answer_q.hit ? 8'd4 : 8'd0, 8'h0},
+    answer_q.status, {8'h0, body_bytes_q[23:16]}, body_low, to_q.opaque[31:16], to_q.opaque[15:0],
+    16'h0, 16'h0, 16'h0
   };
   always_comb begin
     word       = '{default: '0};
     word[0:2]  = '{to_q.mac[47:32], to_q.mac[31:16], to_q.mac[15:0]};
-    word[3:5]  = '{to_q.own_mac[47:32], to_q.own_mac[31:16], to_q.own_mac[15:0]};
+    word[3:5]  = '{mac_i[47:32], mac_i[31:16], mac_i[15:0]};
     word[6:12] = '{16'h0800, 16'h4500, ip_bytes, 16'h0, 16'h4000, 16'h4011, header_sum};
     word[13:16] = '{ip_i[31:16], ip_i[15:0], to_q.ip[31:16], to_q.ip[15:0]};
     word[17:20] = '{port_i, to_q.port, udp_bytes, 16'h0};
     if (has_header_i) begin
       word[21:24] = '{to_q.frame_id, 16'd0, 16'd1, 16'd0};
-      for (int unsigned i = 0; i < 14; i++) word[25+i] = packet[i];
+      for (int unsigned i = 0; i < 11; i++) word[25+i] = packet[i];
     end else begin
-      for (int unsigned i = 0; i < 14; i++) word[21+i] = packet[i];
+      for (int unsigned i = 0; i < 11; i++) word[21+i] = packet[i];
     end
   end
 
@@ -103,53 +143,108 @@ module response_formatter
     assign head[16*i+:16] = {here[7:0], here[15:8]};
   end
 
-  assign last_beat   = has_header_i ? 4'd9 : 4'd8;
-  assign is_head_end = state_q == StHead && beat_q == last_beat;
-  // Two bytes of the value complete the head's last beat, and any later one.
-  assign needs_value   = (is_head_end && left_q != '0) || (state_q == StValue && left_q > 24'd6);
-  assign is_value_here = !needs_value || val_valid_i;
-  assign frame_valid_o = state_q != StIdle && is_value_here;
-  assign is_out        = frame_valid_o && frame_ready_i;
-  assign val_ready_o   = needs_value && frame_ready_i;
+  // The body's parts, one after the other: what is left of each.
+  logic [7:0]  key_left_q;
+  logic [23:0] value_left_q;
+  logic        has_text_q, is_key, is_text, is_value, is_all_in, is_offered, is_taken, is_dropping;
+  logic [63:0] part, text;
+  logic [3:0]  part_bytes;
+  logic [127:0] window_q, shifted, added;
+  logic [4:0]   count_q, count_after;
+  logic         is_out, is_body_out, has_part_room;
 
+  assign is_key      = key_left_q != '0;
+  assign is_text     = !is_key && has_text_q;
+  assign is_value    = !is_key && !has_text_q && value_left_q != '0;
+  assign is_all_in   = !is_key && !has_text_q && value_left_q == '0;
+  assign is_offered  = is_key ? has_key : is_text || (is_value && val_valid_i);
+  assign is_taken    = state_q != StIdle && is_offered && has_part_room;
+  assign is_dropping = drops_q != '0 && !is_key;
+  assign take_key    = is_dropping || (is_key && is_taken);
+  assign val_ready_o = state_q != StIdle && is_value && has_part_room;
+
+  for (genvar i = 0; i < 8; i++) begin : gen_text
+    assign text[8*i+:8] = i < VersionBytes ? VersionText[8*(VersionBytes-1-i)+:8] : '0;
+  end
+  always_comb begin
+    part       = val_i.data;
+    part_bytes = value_left_q >= 24'd8 ? 4'd8 : value_left_q[3:0];
+    if (is_key) begin
+      part       = key;
+      part_bytes = key_left_q >= 8'd8 ? 4'd8 : key_left_q[3:0];
+    end else if (is_text) begin
+      part       = text;
+      part_bytes = 4'(VersionBytes);
+    end
+  end
+
+  // The window. What lies behind its bytes is arbitrary.
+  assign is_body_out   = state_q == StBody && is_out;
+  assign has_part_room = is_body_out || count_q <= 5'd8;
+  assign count_after   = is_body_out ? count_q - 5'd8 : count_q;
+  assign shifted       = is_body_out ? window_q >> 64 : window_q;
+  assign added         = 128'(part) << {count_after[3:0], 3'b0};
+
+  assign frame_valid_o = state_q == StHead || (state_q == StBody && (count_q >= 5'd8 || is_all_in));
+  assign is_out        = frame_valid_o && frame_ready_i;
   always_comb begin
     frame_data_o = head;
     frame_keep_o = 8'hff;
     frame_last_o = 1'b0;
-    if (is_head_end) begin
-      frame_last_o = left_q <= 24'd2;
-      frame_keep_o = !answer_q.hit ? 8'h03 : left_q == '0 ? 8'h3f : left_q == 24'd1 ? 8'h7f : 8'hff;
-      if (answer_q.hit) frame_data_o[63:48] = val_i.data[15:0];
-    end else if (state_q == StValue) begin
-      frame_data_o = {val_i.data[15:0], carry_q};
-      frame_last_o = left_q <= 24'd8;
-      if (left_q < 24'd8) frame_keep_o = ~(8'hff << left_q[2:0]);
+    if (state_q == StBody) begin
+      frame_data_o = window_q[63:0];
+      frame_last_o = is_all_in && count_q <= 5'd8;
+      if (count_q < 5'd8) frame_keep_o = ~(8'hff << count_q[2:0]);
     end
   end
 
   always_ff @(posedge clk_i) begin
     if (start) begin
-      to_q     <= client;
-      answer_q <= meta_i;
+      to_q         <= client;
+      answer_q     <= meta_i;
+      key_bytes_q  <= is_repeated ? client.klen : '0;
+      body_bytes_q <= (meta_i.hit ? meta_i.vlen + 24'd4 : '0)
+                      + (is_repeated ? 24'(client.klen) : is_version ? 24'(VersionBytes) : '0);
+      // No item has the CAS id 1: it only keeps clients that compare from writing without.
+      window_q     <= {80'b0, meta_i.flags[7:0], meta_i.flags[15:8], meta_i.flags[23:16],
+                       meta_i.flags[31:24], 7'b0, meta_i.hit || is_stored, 8'b0};
+    end else begin
+      for (int unsigned i = 0; i < 16; i++) begin
+        window_q[8*i+:8] <= is_taken && 5'(i) >= count_after ? added[8*i+:8] : shifted[8*i+:8];
+      end
     end
-    if (val_valid_i && val_ready_o) carry_q <= val_i.data[63:16];
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
-      state_q <= StIdle;
-      beat_q  <= '0;
-      left_q  <= '0;
-    end else if (start) begin
-      state_q <= StHead;
-      beat_q  <= '0;
-      left_q  <= meta_i.hit ? meta_i.vlen : '0;
-    end else if (is_out) begin
-      beat_q <= beat_q + 1'b1;
-      if (is_head_end) left_q <= left_q - 24'd2;
-      if (state_q == StValue) left_q <= left_q - 24'd8;
-      if (frame_last_o) state_q <= StIdle;
-      else if (is_head_end) state_q <= StValue;
+      state_q      <= StIdle;
+      beat_q       <= '0;
+      count_q      <= '0;
+      key_left_q   <= '0;
+      value_left_q <= '0;
+      has_text_q   <= 1'b0;
+      drops_q      <= '0;
+    end else begin
+      drops_q <= drops_q + DropWidth'(is_left_over)
+                 - DropWidth'(is_dropping && has_key && key_last);
+      if (start) begin
+        state_q      <= StHead;
+        beat_q       <= '0;
+        count_q      <= meta_i.hit ? 5'd6 : 5'd2;
+        key_left_q   <= is_repeated ? client.klen : '0;
+        value_left_q <= meta_i.hit ? meta_i.vlen : '0;
+        has_text_q   <= is_version;
+      end else begin
+        if (is_out) beat_q <= beat_q + 1'b1;
+        if (state_q == StHead && is_out && beat_q == (has_header_i ? 4'd8 : 4'd7)) begin
+          state_q <= StBody;
+        end
+        if (is_body_out && frame_last_o) state_q <= StIdle;
+        count_q <= count_after + (is_taken ? 5'(part_bytes) : '0);
+        if (is_taken && is_key) key_left_q <= key_left_q - 8'(part_bytes);
+        if (is_taken && is_text) has_text_q <= 1'b0;
+        if (is_taken && is_value) value_left_q <= value_left_q - 24'(part_bytes);
+      end
     end
   end
 

@@ -57,8 +57,8 @@ pub struct Client {
     pub port: u16,
 }
 
-/// The hardware's Ethernet address. The hardware answers from the address a request was sent to.
-const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+/// The hardware's Ethernet address.
+pub const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const HEADERS_BYTES: usize = 42;
 
 /// The Internet checksum's sum: ones' complement addition of 16-bit words.
@@ -118,7 +118,8 @@ pub struct Dropped {
     pub overflow: u64,
     /// The MAC reported a wrong frame check sequence.
     pub broken: u64,
-    /// The protocol, address or port is not the hardware's, or it is a fragment.
+    /// The protocol, address or port is not the hardware's, it is a fragment, or no station can be
+    /// answered at its source.
     pub other: u64,
     /// The IPv4 or UDP checksum is wrong.
     pub unsound: u64,
@@ -186,6 +187,7 @@ impl Link {
     /// preceded by memcached's 8-byte UDP header.
     pub fn new(port: &Port, memory: &Memory, has_header: bool) -> Self {
         let inputs = FrameInputs {
+            mac: OWN_MAC.iter().fold(0, |mac, byte| mac << 8 | u64::from(*byte)),
             ip: u32::from_be_bytes(OWN_IP),
             port: OWN_PORT.into(),
             has_header: has_header.into(),

@@ -30,6 +30,7 @@ pub struct Inputs {
     pub vlen: u32,
     pub flags: u32,
     pub expiry: u32,
+    pub has_cas: u32,
     pub key_valid: u32,
     pub key_keep: u32,
     pub key_last: u32,
@@ -92,6 +93,7 @@ pub struct Outputs {
 pub struct FrameInputs {
     pub frame_data: [u64; 8],
     pub frame_keep: u64,
+    pub mac: u64,
     pub reset: u32,
     pub frame_valid: u32,
     pub frame_last: u32,

@@ -201,6 +201,10 @@ impl Reference {
     }
 
     fn write(&mut self, request: &Request, now: u32, response: &mut Response) -> u16 {
+        // Without an effect, so the lengths do not matter.
+        if self.is_key_valid(request) && request.cas != 0 {
+            return status::NOT_SUPPORTED;
+        }
         if !self.is_key_valid(request) || !self.is_true(request) {
             return status::INVALID;
         }

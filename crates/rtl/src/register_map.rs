@@ -3,7 +3,7 @@
 /// The magic number "AMKV".
 pub const ID: u32 = 0x00;
 
-/// 0.1.0: major, minor and patch in a byte each.
+/// 0.2.0: major, minor and patch in a byte each.
 pub const VERSION: u32 = 0x04;
 
 /// The number of slots of a bucket.

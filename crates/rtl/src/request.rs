@@ -24,6 +24,7 @@ pub mod status {
     pub const INVALID: u16 = 0x0004;
     pub const UNKNOWN: u16 = 0x0081;
     pub const NO_MEMORY: u16 = 0x0082;
+    pub const NOT_SUPPORTED: u16 = 0x0083;
 }
 
 /// A request. Its stated lengths may differ from those of its key and value, to test bad input.
@@ -41,6 +42,8 @@ pub struct Request {
     pub flags: u32,
     /// Second at which the item expires; 0 means never.
     pub expiry: u32,
+    /// CAS id that the item must have; 0: none. Items have none, so SET and DELETE are refused.
+    pub cas: u64,
     /// Bytes sent in the key stream.
     pub key: Vec<u8>,
     /// Bytes sent in the value stream.
@@ -57,6 +60,7 @@ impl Request {
             value_bytes: value.len() as u32,
             flags: 0,
             expiry: 0,
+            cas: 0,
             key: key.to_vec(),
             value: value.to_vec(),
         }
@@ -87,13 +91,19 @@ impl Request {
         let mut packet = vec![0x80, self.opcode];
         packet.extend((self.key.len() as u16).to_be_bytes());
         packet.extend([extras.len() as u8, 0, 0, 0]);
-        packet.extend([body, opaque, 0, 0].map(u32::to_be_bytes).concat());
+        packet.extend([body, opaque].map(u32::to_be_bytes).concat());
+        packet.extend(self.cas.to_be_bytes());
         [packet, extras, self.key.clone(), self.value.clone()].concat()
     }
 
     /// Returns the request with this id.
     pub fn with_id(self, id: u32) -> Self {
         Self { id, ..self }
+    }
+
+    /// Returns the request with this CAS id.
+    pub fn with_cas(self, cas: u64) -> Self {
+        Self { cas, ..self }
     }
 
     /// Returns the request with this expiry.

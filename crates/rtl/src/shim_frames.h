@@ -2,7 +2,7 @@
 // src/model.rs.
 
 #define WORDS(X) X(data0) X(data1) X(data2) X(data3) X(data4) X(data5) X(data6) X(data7)
-#define WIDE_INPUTS(X) WORDS(X) X(frame_keep)
+#define WIDE_INPUTS(X) WORDS(X) X(frame_keep) X(mac)
 
 #define INPUTS(X)                                                                               \
     X(frame_valid) X(frame_last) X(frame_bad) X(frame_ready)                                    \

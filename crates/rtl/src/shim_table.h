@@ -4,7 +4,7 @@
 
 #define INPUTS(X)                                                                               \
     X(awvalid) X(awaddr) X(wvalid) X(wdata) X(bready) X(arvalid) X(araddr) X(rready)            \
-    X(meta_valid) X(id) X(opcode) X(klen) X(vlen) X(flags) X(expiry)                            \
+    X(meta_valid) X(id) X(opcode) X(klen) X(vlen) X(flags) X(expiry) X(has_cas)                 \
     X(key_valid) X(key_keep) X(key_last) X(val_valid) X(val_keep) X(val_last)                   \
     X(meta_ready) X(val_ready)                                                                  \
     X(latency) X(burst) X(part) X(merge) X(row_cycle) X(turn) X(refresh_every) X(refresh)       \

@@ -250,6 +250,7 @@ impl Simulation {
         self.inputs.vlen = request.value_bytes;
         self.inputs.flags = request.flags;
         self.inputs.expiry = request.expiry;
+        self.inputs.has_cas = (request.cas != 0).into();
     }
 
     /// Simulates one cycle.

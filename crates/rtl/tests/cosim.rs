@@ -77,7 +77,8 @@ fn random_request(random: &mut SmallRng, longest: usize, now: u32) -> Request {
         14 => Request::new(opcode::DELETEQ, &key, b""),
         _ => Request::new(opcode::NOOP, b"", b""),
     };
-    Request { flags: random.random(), ..request.with_expiry(expiry) }
+    let cas = if random.random_bool(0.1) { random.random() } else { 0 };
+    Request { flags: random.random(), ..request.with_expiry(expiry).with_cas(cas) }
 }
 
 /// Mostly short, each block size and some that are too large.
@@ -165,6 +166,7 @@ fn the_engine_s_slots_hold_the_same_words() {
             })
             .map(|request| Request { key_bytes: request.key.len() as u8, ..request })
             .filter(|request| matches!(request.opcode, opcode::GET | opcode::SET | opcode::DELETE))
+            .filter(|request| request.opcode == opcode::GET || request.cas == 0)
             .collect();
         requests.iter().for_each(|request| simulation.send(request.clone()));
         for (answer, request) in simulation.run(requests.len()).iter().zip(&requests) {

@@ -3,7 +3,7 @@
 
 #![cfg(feature = "verilated")]
 
-use amalgam_rtl::ethernet::{Client, Dropped, Link, OWN_PORT, Port, frame, open};
+use amalgam_rtl::ethernet::{Client, Dropped, Link, OWN_IP, OWN_MAC, OWN_PORT, Port, frame, open};
 use amalgam_rtl::line_rate::Load;
 use amalgam_rtl::{Memory, Request, opcode, status};
 use rand::rngs::SmallRng;
@@ -17,12 +17,15 @@ fn framed(header: Option<u16>, packet: &[u8]) -> Vec<u8> {
     frame(&CLIENT, &[&header.unwrap_or_default(), packet].concat())
 }
 
-/// Opcode, status, opaque, flags and value of an answer.
+/// Opcode, status, opaque, flags, and key and value of an answer. Hits and stored items have a CAS
+/// id, which no item has.
 fn answer(packet: &[u8]) -> (u8, u16, u32, Option<u32>, &[u8]) {
     let word = |at: usize| u32::from_be_bytes(packet[at..at + 4].try_into().expect("four bytes"));
-    assert_eq!((packet[0], packet[2], packet[3], packet[5]), (0x81, 0, 0, 0));
+    assert_eq!((packet[0], packet[2], packet[5]), (0x81, 0, 0));
     assert_eq!(word(8) as usize, packet.len() - 24, "the length of the body");
     let status = (word(4) & 0xffff) as u16;
+    let has_cas = status == status::OK && (packet[4] == 4 || packet[1] == opcode::SET);
+    assert_eq!((word(16), word(20)), (0, has_cas.into()), "the CAS id");
     let flags = (packet[4] == 4).then(|| word(24));
     (packet[1], status, word(12), flags, &packet[24 + usize::from(packet[4])..])
 }
@@ -48,7 +51,7 @@ fn requests_and_answers_cross_as_frames() {
             (Request::delete(b"key"), Some((status::OK, None, &[]))),
             (Request::delete(b"key"), Some((status::NOT_FOUND, None, &[]))),
             (quiet(opcode::DELETEQ, &long), None),
-            (quiet(opcode::VERSION, b""), Some((status::OK, None, &[]))),
+            (quiet(opcode::VERSION, b""), Some((status::OK, None, b"0.2.0"))),
             (quiet(0x05, b"key"), Some((status::UNKNOWN, None, &[]))),
             (quiet(opcode::NOOP, b""), Some((status::OK, None, &[]))),
         ];
@@ -75,6 +78,156 @@ fn requests_and_answers_cross_as_frames() {
     }
 }
 
+/// As memcached does; the key of a GETK is in front of the value.
+#[test]
+fn a_getk_s_answer_repeats_its_key() {
+    for has_header in [false, true] {
+        let mut link = Link::new(&Port::GIGABITS_10, &Memory::DDR600, has_header);
+        let key = |number: usize| vec![b'a' + (number % 26) as u8; 1 + number % 168];
+        let value = |number: usize| vec![number as u8; number * 5 % 97];
+        let mut expected = Vec::new();
+        let mut ask =
+            |link: &mut Link, request: Request, outcome: Option<(u16, usize, Vec<u8>)>| {
+                let opaque = request.id;
+                if let Some((status, key_bytes, body)) = outcome {
+                    expected.push((request.opcode, status, opaque, key_bytes, body));
+                }
+                link.send_spaced(framed(has_header.then_some(9), &request.packet(opaque)), 400);
+            };
+        for number in 0..400 {
+            let (key, id) = (key(number), number as u32);
+            let with = |code| Request::new(code, &key, b"").with_id(id);
+            let (is_miss, bytes) = (number % 3 == 0, key.len());
+            // No two keys are the same.
+            if is_miss {
+                let missed = Some((status::NOT_FOUND, 0, Vec::new()));
+                ask(&mut link, with(opcode::DELETEQ), missed);
+            } else {
+                ask(&mut link, Request::new(opcode::SETQ, &key, &value(number)), None);
+            }
+            let found = [key.clone(), value(number)].concat();
+            let code = [opcode::GETK, opcode::GETKQ][number / 2 % 2];
+            let outcome = match (is_miss, code) {
+                (false, _) => Some((status::OK, bytes, found)),
+                (true, opcode::GETK) => Some((status::NOT_FOUND, bytes, key.clone())),
+                (true, _) => None,
+            };
+            ask(&mut link, with(code), outcome);
+            // Keys that are too long are not repeated, as in memcached.
+            let long = vec![b'l'; 169 + number % 100];
+            let refused = Request::new(code, &long, b"").with_id(id);
+            ask(&mut link, refused, Some((status::INVALID, 0, Vec::new())));
+        }
+        let frames = link.settle();
+        assert_eq!(link.dropped, Dropped::default());
+        let payloads = frames.iter().map(|frame| &open(frame).1[if has_header { 8 } else { 0 }..]);
+        let found: Vec<_> = payloads
+            .map(|packet| {
+                let (code, status, opaque, _, body) = answer(packet);
+                let key_bytes = usize::from(packet[2]) << 8 | usize::from(packet[3]);
+                (code, status, opaque, key_bytes, body.to_vec())
+            })
+            .collect();
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(&expected) {
+            assert_eq!(found, expected);
+        }
+    }
+}
+
+/// A client that reads an id and compares it must not be told that it wrote: it would have
+/// overwritten what another client wrote in between.
+#[test]
+fn what_compares_a_cas_id_is_refused_and_changes_nothing() {
+    let mut link = Link::new(&Port::GIGABITS_10, &Memory::DDR600, false);
+    let requests = [
+        Request::set(b"key", b"old"),
+        Request::set(b"key", b"new").with_cas(1),
+        Request::set(b"key", b"new").with_cas(1 << 63),
+        Request::new(opcode::SETQ, b"key", b"new").with_cas(1 << 16),
+        Request::set(b"key", &[1; 1025]).with_cas(7),
+        Request::delete(b"key").with_cas(1),
+        Request::new(opcode::DELETEQ, b"key", b"").with_cas(1),
+        Request::set(b"none", b"new").with_cas(1),
+        Request::set(&[b'k'; 169], b"new").with_cas(1),
+        // Nothing to compare where nothing is written.
+        Request::get(b"key").with_cas(1),
+        Request::get(b"none"),
+    ];
+    for request in &requests {
+        link.send(framed(None, &request.packet(3)));
+    }
+    let found: Vec<_> = link
+        .settle()
+        .iter()
+        .map(|frame| {
+            let (_, status, _, _, body) = answer(open(frame).1);
+            (status, body.to_vec())
+        })
+        .collect();
+    let refused = (status::NOT_SUPPORTED, Vec::new());
+    let mut expected = vec![refused; requests.len()];
+    expected[0].0 = status::OK;
+    expected[8].0 = status::INVALID;
+    expected[9] = (status::OK, b"old".to_vec());
+    expected[10].0 = status::NOT_FOUND;
+    assert_eq!(found, expected);
+}
+
+/// As memcached answers them: 0x0004, and nothing happens.
+#[test]
+fn requests_that_do_not_have_their_opcode_s_shape_are_refused() {
+    let extended = |mut packet: Vec<u8>, extras: u8| {
+        packet[4] = extras;
+        packet[11] += extras;
+        packet.splice(24..24, vec![0; extras.into()]);
+        packet
+    };
+    for has_header in [false, true] {
+        let mut link = Link::new(&Port::GIGABITS_10, &Memory::DDR600, has_header);
+        let opcodes = [
+            opcode::GET,
+            opcode::GETQ,
+            opcode::GETK,
+            opcode::GETKQ,
+            opcode::DELETE,
+            opcode::DELETEQ,
+        ];
+        let mut packets = Vec::new();
+        for code in opcodes {
+            let packet = Request::new(code, b"key", b"").packet(5);
+            packets.extend([1, 4, 8, 20].map(|extras| extended(packet.clone(), extras)));
+            packets.push(Request::new(code, b"key", b"a value").packet(5));
+        }
+        for code in [opcode::NOOP, opcode::VERSION] {
+            packets.push(Request::new(code, b"key", b"").packet(5));
+            packets.push(Request::new(code, b"", b"value").packet(5));
+            packets.push(extended(Request::new(code, b"", b"").packet(5), 8));
+        }
+        // SETs with other extras than flags and expiry.
+        let plain = Request::new(opcode::GET, b"key", b"value").packet(5);
+        for extras in [0, 4, 9, 16] {
+            packets.push(with(extended(plain.clone(), extras), 1, &[opcode::SET]));
+        }
+        let header = has_header.then_some(1);
+        link.send(framed(header, &Request::set(b"key", b"value").packet(1)));
+        for packet in &packets {
+            link.send(framed(header, packet));
+        }
+        link.send(framed(header, &Request::get(b"key").packet(2)));
+        let frames = link.settle();
+        assert_eq!(link.dropped, Dropped::default());
+        let start = if has_header { 8 } else { 0 };
+        let found: Vec<_> = frames.iter().map(|frame| answer(&open(frame).1[start..])).collect();
+        assert_eq!(found.len(), packets.len() + 2);
+        for (found, packet) in found[1..].iter().zip(&packets) {
+            assert_eq!(*found, (packet[1], status::INVALID, 5, None, &b""[..]));
+        }
+        let last = (opcode::GET, status::OK, 2, Some(0), &b"value"[..]);
+        assert_eq!(found[found.len() - 1], last);
+    }
+}
+
 /// A frame with some bytes overwritten.
 fn with(mut frame: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
     frame[at..at + bytes.len()].copy_from_slice(bytes);
@@ -97,6 +250,7 @@ fn whatever_is_no_request_is_dropped_whole_and_counted() {
     let get = Request::get(b"a key of more than one beat").packet(1);
     let good = framed(Some(1), &get);
     let udp_off = |frame: Vec<u8>| with(frame, 40, &[0, 0]);
+    let from = |ip: [u8; 4]| summed(with(udp_off(good.clone()), 26, &ip));
     let header = |words: [u16; 4]| [words.map(u16::to_be_bytes).concat(), get.clone()].concat();
     let other = [
         with(good.clone(), 12, &[0x86, 0xdd]),
@@ -106,6 +260,22 @@ fn whatever_is_no_request_is_dropped_whole_and_counted() {
         summed(with(good.clone(), 20, &[0, 5])),
         summed(with(udp_off(good.clone()), 30, &[10, 0, 0, 9])),
         with(udp_off(good.clone()), 36, &(OWN_PORT + 1).to_be_bytes()),
+        // To another station, a group, all stations.
+        with(good.clone(), 0, &[2, 0, 0, 0, 0, 2]),
+        with(good.clone(), 0, &[3, 0, 0, 0, 0, 1]),
+        with(good.clone(), 0, &[0xff; 6]),
+        // From a group, all stations, ourselves.
+        with(good.clone(), 6, &[1, 0, 0x5e, 0, 0, 1]),
+        with(good.clone(), 6, &[0xff; 6]),
+        with(good.clone(), 6, &OWN_MAC),
+        from([255; 4]),
+        from([224, 0, 0, 1]),
+        from([239, 255, 255, 250]),
+        from([240, 0, 0, 1]),
+        from([127, 0, 0, 1]),
+        from([0; 4]),
+        from(OWN_IP),
+        with(udp_off(good.clone()), 34, &[0, 0]),
         vec![0; 60],
         vec![0xff; 1514],
     ];
@@ -130,7 +300,6 @@ fn whatever_is_no_request_is_dropped_whole_and_counted() {
         framed(Some(2), &with(get.clone(), 0, &[0x81])),
         framed(Some(2), &with(get.clone(), 11, &[255])),
         framed(Some(2), &with(get.clone(), 2, &[0, 28])),
-        framed(Some(2), &with(get.clone(), 4, &[9])),
         // Cut by the network: lengths that go beyond what came.
         udp_off(good.clone())[..good.len() - 8].to_vec(),
         udp_off(good.clone())[..70].to_vec(),

@@ -142,6 +142,17 @@ fn is_current(path: &str, make: impl FnOnce(&str) -> String) -> bool {
 }
 
 #[test]
+fn version_is_answered_as_the_register_shows_it() {
+    let text = std::fs::read_to_string(root().join("rtl/registers.toml")).expect("the file");
+    let Map { register: registers } = toml::from_str(&text).expect("a map of registers");
+    let version = registers.iter().find(|register| register.name == "version").expect("it is");
+    let [_, major, minor, patch] = version.value.to_be_bytes();
+    let formatter = std::fs::read_to_string(root().join("rtl/src/response_formatter.sv"));
+    let text = format!("VersionText = \"{major}.{minor}.{patch}\"");
+    assert!(formatter.expect("the source").contains(&text));
+}
+
+#[test]
 fn what_is_made_of_the_registers_file_is_current() {
     let text = std::fs::read_to_string(root().join("rtl/registers.toml")).expect("the file");
     let Map { register: registers } = toml::from_str(&text).expect("a map of registers");
