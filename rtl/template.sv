@@ -30,6 +30,8 @@ ht_axi #(
   .mem_mask_o(MEM_MASK),
   .mem_return_valid_i(MEM_RETURN_VALID), .mem_return_is_value_i(MEM_RETURN_IS_VALUE),
   .mem_return_i(MEM_RETURN),
+  // The frames that a front end of one's own drops, for the counters; and the clock.
+  .drops_i('0), .time_o(),
   // For waveforms and counters of one's own.
   .is_ready_o(), .enter_o(), .stall_o(), .status_o(), .ended_o(), .probe_o(), .left_o()
 );

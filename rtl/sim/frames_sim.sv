@@ -28,7 +28,17 @@ module frames_sim
   input  logic [31:0] ip_i,
   input  logic [15:0] port_i,
   input  logic        has_header_i,
-  input  logic [31:0] now_i,
+  input  logic [31:0] now_i,          // of several tables, which have no registers
+  input  logic        awvalid_i,      // AXI4-Lite of one table, whose answers are always taken
+  input  logic [7:0]  awaddr_i,
+  input  logic        wvalid_i,
+  input  logic [31:0] wdata_i,
+  input  logic        arvalid_i,
+  input  logic [7:0]  araddr_i,
+  output logic        wready_o,
+  output logic        arready_o,
+  output logic        rvalid_o,
+  output logic [31:0] rdata_o,
 
   input  logic        frame_valid_i,
   input  logic [63:0] data0_i,
@@ -124,10 +134,9 @@ module frames_sim
       .BucketBits(BucketBits), .HashRing(HashRing), .Writers(Writers), .ReturnBeats(ReturnBeats),
       .BlockBits(BlockBits)
     ) u_udp (
-      .clk_i, .rst_ni, .mac_i, .ip_i, .port_i, .has_header_i, .now_i,
-      .awvalid_i(1'b0), .awready_o(), .awaddr_i('0), .wvalid_i(1'b0), .wready_o(), .wdata_i('0),
-      .bvalid_o(), .bready_i(1'b1), .arvalid_i(1'b0), .arready_o(), .araddr_i('0), .rvalid_o(),
-      .rready_i(1'b1), .rdata_o(),
+      .clk_i, .rst_ni, .mac_i, .ip_i, .port_i, .has_header_i,
+      .awvalid_i, .awready_o(), .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o(),
+      .bready_i(1'b1), .arvalid_i, .arready_o, .araddr_i, .rvalid_o, .rready_i(1'b1), .rdata_o,
       .frame_valid_i, .frame_data_i(data_in[63:0]), .frame_keep_i(frame_keep_i[7:0]), .frame_last_i,
       .frame_bad_i,
       .frame_valid_o, .frame_ready_i, .frame_data_o(data_out[63:0]), .frame_keep_o(keep_out[7:0]),
@@ -139,13 +148,14 @@ module frames_sim
       .is_ready_o, .drops_o(drops[0])
     );
   end else begin : gen_several
+    assign {wready_o, arready_o, rvalid_o, rdata_o} = '0;
     ht_wide #(
       .BusBytes(BusBytes), .Lanes(Tables), .Tables(Tables), .Slots(Slots),
       .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines), .KeyBytes(KeyBytes),
       .HeaderBytes(HeaderBytes), .TermsLast(TermsLast), .BucketBits(BucketBits),
       .HashRing(HashRing), .Writers(Writers), .ReturnBeats(ReturnBeats), .BlockBits(BlockBits)
     ) u_wide (
-      .clk_i, .rst_ni, .mac_i, .ip_i, .port_i, .has_header_i, .now_i, .evict_i(1'b1),
+      .clk_i, .rst_ni, .mac_i, .ip_i, .port_i, .has_header_i, .now_i, .seed_i('0), .evict_i(1'b1),
       .frame_valid_i, .frame_data_i(data_in[8*BusBytes-1:0]),
       .frame_keep_i(frame_keep_i[BusBytes-1:0]), .frame_last_i, .frame_bad_i,
       .frame_valid_o, .frame_ready_i, .frame_data_o(data_out[8*BusBytes-1:0]),

@@ -179,6 +179,7 @@ module ht_sim
     .mem_mask_o(mem_mask),
     .mem_return_valid_i(mem_return_valid), .mem_return_is_value_i(mem_return_is_value),
     .mem_return_i(mem_return),
+    .drops_i('0), .time_o(),
     .is_ready_o, .enter_o, .stall_o, .status_o, .ended_o(), .probe_o(probe), .left_o()
   );
 

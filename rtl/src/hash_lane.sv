@@ -9,6 +9,7 @@ module hash_lane
 ) (
   input  logic       clk_i,
   input  logic       rst_ni,
+  input  logic [63:0] seed_i,
   input  logic       valid_i,
   output logic       ready_o,
   input  hash_word_t word_i,
@@ -24,13 +25,14 @@ module hash_lane
     .valid_o(word_valid), .ready_i(word_ready), .data_o(word), .level_o()
   );
 
-  state_t     state_q, added, stepped;
+  state_t     state_q, first, added, stepped;
   logic [2:0] step_q;   // 0: idle; otherwise the steps done
   logic       is_final_q, is_done_q, is_middle_q;
   logic [2:0] rotation;
 
   assign word_ready = step_q == '0 && !is_done_q;
-  assign added      = hash_add(is_middle_q ? state_q : hash_start(word.klen), word.data);
+  assign first      = hash_start(word.klen, seed_i);
+  assign added      = hash_add(is_middle_q ? state_q : first, word.data);
   // Mix has done its first step when `step_q` is 1, final only its closing one.
   assign rotation   = step_q == '0 ? 3'd0 : is_final_q ? step_q - 3'd1 : step_q;
   assign stepped    = hash_step(step_q == '0 ? added : state_q, step_q != '0 && is_final_q,

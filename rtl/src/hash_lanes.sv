@@ -11,6 +11,7 @@ module hash_lanes
 ) (
   input  logic       clk_i,
   input  logic       rst_ni,
+  input  logic [63:0] seed_i,
   input  logic       valid_i,
   output logic       ready_o,
   input  hash_word_t word_i,
@@ -28,7 +29,7 @@ module hash_lanes
 
   for (genvar i = 0; i < Lanes; i++) begin : gen_lane
     hash_lane #(.Words(Words)) u_lane (
-      .clk_i, .rst_ni,
+      .clk_i, .rst_ni, .seed_i,
       .valid_i(valid_i && give_q == Width'(i)), .ready_o(in_ready[i]), .word_i,
       .valid_o(out_valid[i]), .ready_i(ready_i && take_q == Width'(i)), .hash_o(out[i])
     );

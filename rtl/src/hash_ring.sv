@@ -13,6 +13,7 @@ module hash_ring
 ) (
   input  logic       clk_i,
   input  logic       rst_ni,
+  input  logic [63:0] seed_i,
   input  logic       valid_i,
   output logic       ready_o,
   input  hash_word_t word_i,
@@ -40,6 +41,7 @@ module hash_ring
   logic                 has_fetched_q;
   hash_word_t           word_q;           // its oldest word
   logic                 has_word_q;
+  state_t               first_q;          // the state in front of it, if it is a key's first
   logic [Stages-1:0]    is_middle_q;      // the place is inside a key
   logic [Stages-1:0]    is_busy_q;        // its hash is unfinished or not collected
   state_t               state_q [Stages];
@@ -60,8 +62,7 @@ module hash_ring
   assign is_taken   = has_word_q && !(word_q.last && is_busy_q[place_q]);
 
   state_t added;
-  assign added = hash_add(is_middle_q[place_q] ? state_q[Stages-1] : hash_start(word_q.klen),
-                          word_q.data);
+  assign added = hash_add(is_middle_q[place_q] ? state_q[Stages-1] : first_q, word_q.data);
   always_comb begin
     entering = state_q[Stages-1];
     if (is_taken) entering = word_q.last ? hash_close(added) : added;
@@ -75,6 +76,7 @@ module hash_ring
     // Only stage 0 takes words from a place, so the fetched word is the one that will enter.
     fetched_q <= store[{fetch_place, read_q[fetch_place][WordWidth-1:0]}];
     word_q    <= fetched_q;
+    first_q   <= hash_start(fetched_q.klen, seed_i);
     state_q[0] <= entering;
     for (int unsigned i = 1; i < Stages; i++) begin
       state_q[i] <= is_mix_q[i-1] || is_final_q[i-1]

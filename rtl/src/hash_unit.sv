@@ -11,6 +11,7 @@ module hash_unit
 ) (
   input  logic      clk_i,
   input  logic      rst_ni,
+  input  logic [63:0] seed_i,   // the same for all keys of a table
   input  logic      valid_i,
   output logic      ready_o,
   input  key_beat_t key_i,
@@ -36,12 +37,12 @@ module hash_unit
 
   if (Ring) begin : gen_ring
     hash_ring #(.Words(Words)) u_ring (
-      .clk_i, .rst_ni, .valid_i(word_valid), .ready_o(word_ready), .word_i(word),
+      .clk_i, .rst_ni, .seed_i, .valid_i(word_valid), .ready_o(word_ready), .word_i(word),
       .valid_o, .ready_i, .hash_o
     );
   end else begin : gen_lanes
     hash_lanes #(.Lanes(Lanes), .Words(Words)) u_lanes (
-      .clk_i, .rst_ni, .valid_i(word_valid), .ready_o(word_ready), .word_i(word),
+      .clk_i, .rst_ni, .seed_i, .valid_i(word_valid), .ready_o(word_ready), .word_i(word),
       .valid_o, .ready_i, .hash_o
     );
   end

@@ -72,6 +72,8 @@ module ht_axi
   input  logic                    mem_return_is_value_i,
   input  logic [64*BeatWords-1:0] mem_return_i,
 
+  input  drops_t                  drops_i,      // frames dropped in front of it, to be counted
+  output logic [31:0]             time_o,       // the clock in seconds
   output logic                    is_ready_o,
   output logic                    enter_o,
   output logic                    stall_o,
@@ -81,7 +83,9 @@ module ht_axi
   output logic [2:0][BlockBits:0] left_o
 );
 
-  logic [31:0] control, now;
+  logic [31:0] control;
+  logic [63:0] seed;
+  logic        is_begun_q;   // a request has come
   response_t   answer;
   logic is_get, is_set, is_delete;
 
@@ -110,7 +114,7 @@ module ht_axi
     .BucketBits(BucketBits), .HashRing(HashRing), .HashLanes(HashLanes), .Writers(Writers),
     .ReturnBeats(ReturnBeats), .ValueBytes(ValueBytes), .BlockBits(BlockBits)
   ) u_top (
-    .clk_i, .rst_ni, .now_i(now), .evict_i(control[0]), .table_only_i(control[1]),
+    .clk_i, .rst_ni, .now_i(time_o), .seed_i(seed), .evict_i(control[0]), .table_only_i(control[1]),
     .meta_valid_i, .meta_ready_o, .meta_i,
     .key_valid_i(key_valid), .key_ready_o(key_ready), .key_i(key),
     .val_valid_i(put_valid), .val_ready_o(put_ready), .val_i(put),
@@ -126,10 +130,18 @@ module ht_axi
   assign is_set    = answer.opcode == OpSet || answer.opcode == OpSetQ;
   assign is_delete = answer.opcode == OpDelete || answer.opcode == OpDeleteQ;
 
+  // Items that were stored under another seed would never be found again.
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) is_begun_q <= 1'b0;
+    else if (meta_valid_i && meta_ready_o) is_begun_q <= 1'b1;
+  end
+
   ht_registers u_registers (
     .clk_i, .rst_ni,
     .slots_i(Slots), .stripe_bytes_i(StripeBytes), .lines_i(Lines), .key_bytes_i(KeyBytes),
-    .bucket_bits_i(BucketBits), .control_o(control), .time_o(now), .ready_i(32'(is_ready_o)),
+    .bucket_bits_i(BucketBits), .control_o(control), .time_o,
+    .seed_low_o(seed[31:0]), .seed_high_o(seed[63:32]), .is_early_i(!is_begun_q),
+    .ready_i(32'(is_ready_o)),
     .gets_i(status_o && is_get), .sets_i(status_o && is_set),
     .deletes_i(status_o && is_delete),
     .others_i(status_o && !is_get && !is_set && !is_delete),
@@ -139,9 +151,13 @@ module ht_axi
     .refused_too_large_i(status_o && answer.status == StatusTooLarge),
     .refused_no_memory_i(status_o && answer.status == StatusNoMemory),
     .refused_unknown_i(status_o && answer.status == StatusUnknown),
+    .refused_cas_i(status_o && answer.status == StatusNotSupported),
     .entered_i(enter_o), .stall_cycles_i(stall_o),
     .free_small_i(32'(left_o[0])), .free_middle_i(32'(left_o[1])), .free_large_i(32'(left_o[2])),
     .bus_bytes_i(BusBytes),
+    .dropped_overflow_i(drops_i.overflow), .dropped_broken_i(drops_i.broken),
+    .dropped_other_i(drops_i.other), .dropped_unsound_i(drops_i.unsound),
+    .dropped_malformed_i(drops_i.malformed),
     .awvalid_i, .awready_o, .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o, .bready_i,
     .arvalid_i, .arready_o, .araddr_i, .rvalid_o, .rready_i, .rdata_o
   );

@@ -149,9 +149,10 @@ package ht_pkg;
     return (value << places) | (value >> (6'd32 - 6'(places)));
   endfunction
 
-  function automatic state_t hash_start(logic [7:0] klen);
-    logic [31:0] start = 32'hdead_beef + 32'(klen);
-    return '{start, start, start};
+  // The seed's lower half is added to all three words, its upper half to the third.
+  function automatic state_t hash_start(logic [7:0] klen, logic [63:0] seed);
+    logic [31:0] start = 32'hdead_beef + 32'(klen) + seed[31:0];
+    return '{start, start, start + seed[63:32]};
   endfunction
 
   function automatic state_t hash_add(state_t state, logic [95:0] word);

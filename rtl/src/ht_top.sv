@@ -48,6 +48,7 @@ module ht_top
   input  logic                    clk_i,
   input  logic                    rst_ni,
   input  logic [31:0]             now_i,
+  input  logic [63:0]             seed_i,       // of the hash; stays as it is
   input  logic                    evict_i,
   input  logic                    table_only_i,
 
@@ -155,7 +156,8 @@ module ht_top
   logic  hash_valid, hash_ready;
   hash_t hash;
   hash_unit #(.Ring(HashRing), .Lanes(HashLanes), .KeyBytes(KeyBytes)) u_hash (
-    .clk_i, .rst_ni, .valid_i(key_valid && !is_hashed_q), .ready_o(hash_key_ready), .key_i(key),
+    .clk_i, .rst_ni, .seed_i, .valid_i(key_valid && !is_hashed_q), .ready_o(hash_key_ready),
+    .key_i(key),
     .valid_o(hash_valid), .ready_i(hash_ready), .hash_o(hash)
   );
 

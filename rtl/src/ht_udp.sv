@@ -29,7 +29,6 @@ module ht_udp
   input  logic [31:0]             ip_i,
   input  logic [15:0]             port_i,
   input  logic                    has_header_i,   // memcached's, in front of each datagram
-  input  logic [31:0]             now_i,          // seconds; as in the register `time`
 
   input  logic                    awvalid_i,
   output logic                    awready_o,
@@ -75,9 +74,10 @@ module ht_udp
   request_t request;
   client_t  client;
   beat_t    key, put;
+  logic [31:0] now;
   logic     key_room, table_key_ready;   // the formatter sees each key that the table takes
   front_end #(.FrameBeats(FrameBeats)) u_front (
-    .clk_i, .rst_ni, .mac_i, .ip_i, .port_i, .has_header_i, .now_i,
+    .clk_i, .rst_ni, .mac_i, .ip_i, .port_i, .has_header_i, .now_i(now),
     .frame_valid_i, .frame_data_i, .frame_keep_i, .frame_last_i, .frame_bad_i,
     .meta_valid_o(meta_valid), .meta_ready_i(meta_ready), .meta_o(request),
     .client_valid_o(client_valid), .client_ready_i(client_ready), .client_o(client),
@@ -107,6 +107,7 @@ module ht_udp
     .val_keep_o(got.keep), .val_last_o(got.last),
     .mem_valid_o, .mem_ready_i, .mem_o, .mem_data_o, .mem_mask_o, .mem_return_valid_i,
     .mem_return_is_value_i, .mem_return_i,
+    .drops_i(drops_o), .time_o(now),
     .is_ready_o, .enter_o(), .stall_o(), .status_o(), .ended_o(ended), .probe_o(), .left_o()
   );
 

@@ -48,7 +48,8 @@ module ht_wide
   input  logic [31:0]             ip_i,
   input  logic [15:0]             port_i,
   input  logic                    has_header_i,
-  input  logic [31:0]             now_i,
+  input  logic [31:0]             now_i,          // the clock in seconds
+  input  logic [63:0]             seed_i,         // of the hash; stays as it is
   input  logic                    evict_i,
 
   input  logic                    frame_valid_i,
@@ -171,7 +172,7 @@ module ht_wide
       .CounterBits(CounterBits), .ReturnBeats(ReturnBeats), .ValueBytes(ValueBytes),
       .BlockBits(BlockBits)
     ) u_table (
-      .clk_i, .rst_ni, .now_i, .evict_i, .table_only_i(1'b0),
+      .clk_i, .rst_ni, .now_i, .seed_i, .evict_i, .table_only_i(1'b0),
       .meta_valid_i(meta_valid), .meta_ready_o(meta_ready), .meta_i(meta),
       .key_valid_i(key_in_valid && key_room), .key_ready_o(key_in_ready), .key_i(key_in),
       .val_valid_i(put_in_valid), .val_ready_o(put_in_ready), .val_i(put_in),

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::model::{FrameInputs, FrameOutputs, Frames, Model};
+use crate::register_map as register;
 use crate::{Configuration, ETHERNET, ETHERNET_40, ETHERNET_100, Memory};
 
 /// An Ethernet port and the hardware behind it.
@@ -172,6 +173,7 @@ pub struct Link {
     frames: Vec<Vec<u8>>,
     wires: [Wire; 2],
     bus_bytes: usize,
+    has_registers: bool,
     /// When the frame that is being received began.
     began: u64,
     /// Frames dropped since the reset.
@@ -211,6 +213,7 @@ impl Link {
             frames: Vec::new(),
             wires: [(); 2].map(|()| Wire { bytes_a_cycle: port.wire_bytes(), free_at: 0.0 }),
             bus_bytes: port.configuration.bus_bytes,
+            has_registers: port.configuration.tables == 1,
             began: 0,
             dropped: Dropped::default(),
             cycles: 0,
@@ -264,6 +267,45 @@ impl Link {
             quiet = if is_moving { 0 } else { quiet + 1 };
         }
         self.take_frames()
+    }
+
+    /// Sets the clock in seconds: a register of a single table, an input of several.
+    pub fn set_now(&mut self, now_seconds: u32) {
+        self.inputs.now = now_seconds;
+        if self.has_registers {
+            self.write_register(register::TIME, now_seconds);
+        }
+    }
+
+    /// Writes a register of a single table.
+    pub fn write_register(&mut self, address: u32, data: u32) {
+        (self.inputs.awvalid, self.inputs.awaddr) = (1, address);
+        (self.inputs.wvalid, self.inputs.wdata) = (1, data);
+        self.wait_for(|outputs| outputs.wready != 0);
+        (self.inputs.awvalid, self.inputs.wvalid) = (0, 0);
+        self.cycle();
+    }
+
+    /// Reads a counter of 64 bits of a single table.
+    pub fn read_counter(&mut self, address: u32) -> u64 {
+        let [low, high] = [address, address + 4].map(|address| {
+            (self.inputs.arvalid, self.inputs.araddr) = (1, address);
+            self.wait_for(|outputs| outputs.arready != 0);
+            self.inputs.arvalid = 0;
+            self.wait_for(|outputs| outputs.rvalid != 0);
+            u64::from(self.outputs.rdata)
+        });
+        high << 32 | low
+    }
+
+    fn wait_for(&mut self, is_there: impl Fn(&FrameOutputs) -> bool) {
+        for _ in 0..PATIENCE_CYCLES {
+            self.cycle();
+            if is_there(&self.outputs) {
+                return;
+            }
+        }
+        panic!("the registers do not answer; several tables have none");
     }
 
     /// Simulates one cycle.

@@ -64,7 +64,7 @@ impl<T> HostBridge<T> {
         bridge
     }
 
-    /// Sets the clock, which must not go back.
+    /// Sets the clock.
     pub fn set_now(&mut self, now: Now) {
         self.now = now;
         self.simulation.set_now(now.seconds);

@@ -103,6 +103,12 @@ pub struct FrameInputs {
     pub port: u32,
     pub has_header: u32,
     pub now: u32,
+    pub awvalid: u32,
+    pub awaddr: u32,
+    pub wvalid: u32,
+    pub wdata: u32,
+    pub arvalid: u32,
+    pub araddr: u32,
     pub latency: u32,
     pub burst: u32,
     pub part: u32,
@@ -128,6 +134,10 @@ pub struct FrameOutputs {
     pub unsound: u32,
     pub malformed: u32,
     pub is_busy: u32,
+    pub wready: u32,
+    pub arready: u32,
+    pub rvalid: u32,
+    pub rdata: u32,
 }
 
 /// The input and output structs of a kind of model. Sealed, because `new` relies on their layout.

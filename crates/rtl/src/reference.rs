@@ -26,6 +26,8 @@ pub struct Reference {
     values: BTreeMap<u64, (u32, Vec<u8>)>,
     /// Whether a SET into a full bucket evicts an item.
     pub evicts: bool,
+    /// The seed of the hash, its lower and its upper half.
+    pub seed: [u32; 2],
 }
 
 /// A key as the table sees it.
@@ -53,6 +55,7 @@ impl Reference {
             addresses,
             values: BTreeMap::new(),
             evicts: true,
+            seed: [0; 2],
         }
     }
 
@@ -87,7 +90,7 @@ impl Reference {
     }
 
     fn sought(&self, key: &[u8]) -> Sought {
-        let hash = lookup3(key, 0, 0);
+        let hash = lookup3(key, self.seed[0], self.seed[1]);
         let words = key.chunks(8).map(|chunk| {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);

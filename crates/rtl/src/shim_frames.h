@@ -7,10 +7,12 @@
 #define INPUTS(X)                                                                               \
     X(frame_valid) X(frame_last) X(frame_bad) X(frame_ready)                                    \
     X(ip) X(port) X(has_header) X(now)                                                          \
+    X(awvalid) X(awaddr) X(wvalid) X(wdata) X(arvalid) X(araddr)                                \
     X(latency) X(burst) X(part) X(merge) X(row_cycle) X(turn) X(refresh_every) X(refresh)
 
 #define WIDE_OUTPUTS(X) WORDS(X) X(frame_keep)
 
 #define OUTPUTS(X)                                                                              \
     X(frame_valid) X(frame_last)                                                                \
-    X(is_ready) X(overflow) X(broken) X(other) X(unsound) X(malformed) X(is_busy)
+    X(is_ready) X(overflow) X(broken) X(other) X(unsound) X(malformed) X(is_busy)             \
+    X(wready) X(arready) X(rvalid) X(rdata)

@@ -150,9 +150,16 @@ impl Simulation {
         self.random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     }
 
-    /// Sets the clock in seconds. It never goes back: an earlier second is ignored.
+    /// Sets the clock in seconds. It may go back: items that the table still has then live again.
     pub fn set_now(&mut self, now_seconds: u32) {
         self.write_register(register::TIME, now_seconds);
+    }
+
+    /// Sets the seed of the hash, its lower and its upper half. It counts only before the first
+    /// request.
+    pub fn set_seed(&mut self, seed: [u32; 2]) {
+        self.write_register(register::SEED_LOW, seed[0]);
+        self.write_register(register::SEED_HIGH, seed[1]);
     }
 
     /// Sets whether a SET into a full bucket evicts an item.
@@ -184,6 +191,12 @@ impl Simulation {
         self.inputs.arvalid = 0;
         self.wait_for(|outputs| outputs.rvalid != 0);
         self.outputs.rdata
+    }
+
+    /// Reads a counter of 64 bits over AXI-Lite.
+    pub fn read_counter(&mut self, address: u32) -> u64 {
+        let low = self.read_register(address);
+        u64::from(self.read_register(address + 4)) << 32 | u64::from(low)
     }
 
     fn wait_for(&mut self, is_there: impl Fn(&Outputs) -> bool) {

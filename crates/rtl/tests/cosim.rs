@@ -111,7 +111,13 @@ fn random_pace(random: &mut SmallRng) -> Pace {
 fn random_requests(configuration: Configuration, seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut cosim = Cosim::new(configuration);
-    for now in 1..20 {
+    if seed % 2 == 1 {
+        cosim.reference.seed = [random.random(), random.random()];
+        cosim.simulation.set_seed(cosim.reference.seed);
+    }
+    for _ in 1..20 {
+        // The clock goes both ways.
+        let now = random.random_range(1..20);
         cosim.simulation.set_memory(random_memory(&mut random));
         let pace = random_pace(&mut random);
         cosim.simulation.set_pace(pace, random.random());
@@ -199,6 +205,61 @@ fn the_engine_s_slots_hold_the_same_words() {
         for (line, slot) in (0..SOFTWARE.lines).flat_map(|l| (0..SLOTS).map(move |s| (l, s))) {
             assert_eq!(simulation.word(bucket, slot, line), engine.word(bucket, line, slot));
         }
+    }
+}
+
+/// Whoever knows the hash can choose keys that all go to one bucket, unless it has a secret seed.
+#[test]
+fn a_seed_spreads_keys_that_were_chosen_for_one_bucket() {
+    let reference = Reference::new(SOFTWARE);
+    let keys = (0_u32..).map(|number| number.to_le_bytes()).filter(|k| reference.bucket(k) == 5);
+    let keys: Vec<_> = keys.take(64).collect();
+    for (seed, expected) in [([0, 0], SOFTWARE.slots..=SOFTWARE.slots), ([0x1234, 0x5678], 50..=64)]
+    {
+        let mut cosim = Cosim::new(SOFTWARE);
+        cosim.simulation.set_seed(seed);
+        cosim.reference.seed = seed;
+        cosim.run(keys.iter().map(|key| Request::set(key, b"v")).collect(), 1);
+        assert!(expected.contains(&cosim.reference.taken()), "{}", cosim.reference.taken());
+        // Another seed would hide all items, so none is taken any more.
+        cosim.simulation.set_seed([9, 9]);
+        cosim.run(keys.iter().map(|key| Request::get(key)).collect(), 1);
+        cosim.compare();
+    }
+}
+
+#[test]
+fn counters_count_each_request_once() {
+    let mut cosim = Cosim::new(SOFTWARE);
+    let requests = vec![
+        Request::set(b"key", b"value"),
+        Request::get(b"key"),
+        Request::get(b"none"),
+        Request::new(opcode::GETKQ, b"none", b""),
+        Request::new(opcode::SETQ, b"key", b"value").with_cas(3),
+        Request::delete(b"none"),
+        Request::delete(b"key").with_cas(3),
+        Request::get(b""),
+        Request::set(b"key", &[1; 1025]),
+        Request::new(0x77, b"", b""),
+    ];
+    cosim.run(requests, 1);
+    use amalgam_rtl::register_map as register;
+    let counts = [
+        (register::GETS, 4),
+        (register::SETS, 3),
+        (register::DELETES, 2),
+        (register::OTHERS, 1),
+        (register::HITS, 1),
+        (register::MISSES, 2),
+        (register::REFUSED_INVALID, 1),
+        (register::REFUSED_TOO_LARGE, 1),
+        (register::REFUSED_UNKNOWN, 1),
+        (register::REFUSED_CAS, 2),
+        (register::ENTERED, 10),
+    ];
+    for (address, expected) in counts {
+        assert_eq!(cosim.simulation.read_counter(address), expected, "{address:#x}");
     }
 }
 

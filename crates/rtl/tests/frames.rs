@@ -5,6 +5,7 @@
 
 use amalgam_rtl::ethernet::{Client, Dropped, Link, OWN_IP, OWN_MAC, OWN_PORT, Port, frame, open};
 use amalgam_rtl::line_rate::Load;
+use amalgam_rtl::register_map as register;
 use amalgam_rtl::{Memory, Request, opcode, status};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -174,6 +175,44 @@ fn what_compares_a_cas_id_is_refused_and_changes_nothing() {
     assert_eq!(found, expected);
 }
 
+/// One clock says when an item ends and whether it has: as memcached, 0 is never, up to 30 days is
+/// from now, and all else is a second of the clock; -1 of the binary protocol is one far away.
+#[test]
+fn items_end_by_the_clock_of_the_table() {
+    const DAY: u32 = 86_400;
+    let start = 1_800_000_000;
+    let cases = [
+        (0, None),
+        (1, Some(start + 1)),
+        (30 * DAY, Some(start + 30 * DAY)),
+        (30 * DAY + 1, Some(30 * DAY + 1)),
+        (start - 1, Some(start - 1)),
+        (start, Some(start)),
+        (start + 7, Some(start + 7)),
+        (u32::MAX, None),
+    ];
+    let mut link = Link::new(&Port::GIGABITS_10, &Memory::DDR600, false);
+    link.set_now(start);
+    let key = |place: usize| [b'a' + place as u8];
+    for (place, (expiry, _)) in cases.iter().enumerate() {
+        link.send(framed(None, &Request::set(&key(place), b"v").with_expiry(*expiry).packet(1)));
+    }
+    assert_eq!(link.settle().len(), cases.len());
+    // The clock may be set back, too.
+    let later = [0, 1, 6, 7, 30 * DAY - 1, 30 * DAY, 40 * DAY].map(|seconds| start + seconds);
+    for now in later.into_iter().chain([start, start + 7, start - 100]) {
+        link.set_now(now);
+        for place in 0..cases.len() {
+            link.send(framed(None, &Request::get(&key(place)).packet(place as u32)));
+        }
+        for (frame, (expiry, end)) in link.settle().iter().zip(cases) {
+            let expected =
+                if end.is_some_and(|end| now >= end) { status::NOT_FOUND } else { status::OK };
+            assert_eq!(answer(open(frame).1).1, expected, "expiry {expiry}, now {now}");
+        }
+    }
+}
+
 /// As memcached answers them: 0x0004, and nothing happens.
 #[test]
 fn requests_that_do_not_have_their_opcode_s_shape_are_refused() {
@@ -328,6 +367,14 @@ fn whatever_is_no_request_is_dropped_whole_and_counted() {
     link.send(good);
     let frames = link.settle();
     assert_eq!(link.dropped, expected);
+    let counted = Dropped {
+        overflow: link.read_counter(register::DROPPED_OVERFLOW),
+        broken: link.read_counter(register::DROPPED_BROKEN),
+        other: link.read_counter(register::DROPPED_OTHER),
+        unsound: link.read_counter(register::DROPPED_UNSOUND),
+        malformed: link.read_counter(register::DROPPED_MALFORMED),
+    };
+    assert_eq!(counted, expected);
     assert_eq!(frames.len(), sent + 1);
     for frame in &frames[1..] {
         assert_eq!(answer(&open(frame).1[8..]), (opcode::GET, status::OK, 1, Some(0), &b"!"[..]));

@@ -28,7 +28,7 @@ enum Kind {
     Constant,
     Input,
     Stored,
-    Rising,
+    Early,
     Counter,
 }
 
@@ -38,7 +38,7 @@ impl Register {
         Some(match self.kind {
             Kind::Constant => return None,
             Kind::Input => format!("  input  logic [31:0] {name}_i,\n"),
-            Kind::Stored | Kind::Rising => format!("  output logic [31:0] {name}_o,\n"),
+            Kind::Stored | Kind::Early => format!("  output logic [31:0] {name}_o,\n"),
             Kind::Counter => format!("  input  logic        {name}_i,\n"),
         })
     }
@@ -48,8 +48,8 @@ impl Register {
         match self.kind {
             Kind::Constant => format!("32'h{:08x}", self.value),
             Kind::Input => format!("{}_i", self.name),
-            Kind::Stored | Kind::Rising => format!("{}_o", self.name),
-            Kind::Counter => format!("{}_q", self.name),
+            Kind::Stored | Kind::Early => format!("{}_o", self.name),
+            Kind::Counter => format!("{}_q[31:0]", self.name),
         }
     }
 
@@ -60,31 +60,45 @@ impl Register {
         Some(match self.kind {
             Kind::Constant | Kind::Input => return None,
             Kind::Stored => format!("      if ({written}) {name}_o <= wdata_i;\n"),
-            Kind::Rising => {
-                let newer = format!("wdata_i >= {name}_o");
-                format!("      if ({written} && {newer}) {name}_o <= wdata_i;\n")
+            Kind::Early => {
+                format!("      if ({written} && is_early_i) {name}_o <= wdata_i;\n")
             }
             Kind::Counter => format!("      if ({name}_i) {name}_q <= {name}_q + 1'b1;\n"),
         })
     }
 }
 
+/// The registers with their places; a counter has two.
+fn placed(registers: &[Register]) -> impl Iterator<Item = (usize, &Register)> {
+    registers.iter().scan(0, |next, register| {
+        let place = *next;
+        *next += if register.kind == Kind::Counter { 2 } else { 1 };
+        Some((place, register))
+    })
+}
+
 fn hardware(registers: &[Register]) -> String {
-    let places = usize::BITS - (registers.len() - 1).leading_zeros();
+    let last = placed(registers).last().expect("there are registers").0 + 1;
+    let places = usize::BITS - last.leading_zeros();
     let ports: String = registers.iter().filter_map(Register::port).collect();
     let counters = registers.iter().filter(|register| register.kind == Kind::Counter);
     let declared: String =
-        counters.clone().map(|c| format!("  logic [31:0] {}_q;\n", c.name)).collect();
+        counters.clone().map(|c| format!("  logic [63:0] {}_q;\n", c.name)).collect();
     let mut reset: String = counters.map(|c| format!("      {}_q <= '0;\n", c.name)).collect();
     for register in registers {
-        if matches!(register.kind, Kind::Stored | Kind::Rising) {
+        if matches!(register.kind, Kind::Stored | Kind::Early) {
             writeln!(reset, "      {}_o <= 32'd{};", register.name, register.reset).expect("text");
         }
     }
-    let (mut shown, mut next) = (String::new(), String::new());
-    for (place, register) in registers.iter().enumerate() {
+    let (mut shown, mut high, mut next) = (String::new(), String::new(), String::new());
+    for (place, register) in placed(registers) {
         let value = register.shown();
         writeln!(shown, "      {places}'d{place}: shown = {value};").expect("text");
+        if register.kind == Kind::Counter {
+            writeln!(shown, "      {places}'d{}: shown = high_q;", place + 1).expect("text");
+            let value = format!("{}_q[63:32]", register.name);
+            writeln!(high, "      {places}'d{place}: high = {value};").expect("text");
+        }
         next += &register.next(place).unwrap_or_default();
     }
     include_str!("registers.sv.template")
@@ -92,13 +106,14 @@ fn hardware(registers: &[Register]) -> String {
         .replace("@PORTS@", &ports)
         .replace("@DECLARED@", &declared)
         .replace("@SHOWN@", &shown)
+        .replace("@HIGH@", &high)
         .replace("@RESET@", &reset)
         .replace("@NEXT@", &next)
 }
 
 fn software(registers: &[Register]) -> String {
     let mut text = "//! Addresses of the registers. Made of rtl/registers.toml.\n".to_owned();
-    for (place, Register { name, about, .. }) in registers.iter().enumerate() {
+    for (place, Register { name, about, .. }) in placed(registers) {
         let name = name.to_uppercase();
         let (first, rest) = about.split_at(1);
         let about = first.to_uppercase() + rest;
@@ -111,7 +126,7 @@ fn software(registers: &[Register]) -> String {
 fn page(registers: &[Register]) -> String {
     let mut text =
         "| address | register | kind | what it is |\n| --- | --- | --- | --- |\n".to_owned();
-    for (place, Register { name, kind, about, .. }) in registers.iter().enumerate() {
+    for (place, Register { name, kind, about, .. }) in placed(registers) {
         let kind = format!("{kind:?}").to_lowercase();
         writeln!(text, "| {:#04x} | `{name}` | {kind} | {about} |", place * 4).expect("text");
     }
