@@ -87,8 +87,9 @@ module response_formatter
 
   // An answer begins when no copy is left over from the requests before it.
   logic [DropWidth-1:0] drops_q;    // oldest copies to be dropped
+  logic                 has_drops_q;
   logic is_repeated, is_stored, is_version, is_left_over;
-  assign meta_ready_o = state_q == StIdle && has_client && drops_q == '0;
+  assign meta_ready_o = state_q == StIdle && has_client && !has_drops_q;
   assign start        = meta_ready_o && meta_valid_i;
   assign is_repeated  = client.wants_key
                         && (meta_i.status == StatusOk || meta_i.status == StatusNotFound);
@@ -143,49 +144,64 @@ module response_formatter
     assign head[16*i+:16] = {here[7:0], here[15:8]};
   end
 
-  // The body's parts, one after the other: what is left of each.
+  // The body's parts, one after the other: what is left of each. They go to the window through a
+  // queue, so that neither waits for the other within a cycle.
   logic [7:0]  key_left_q;
   logic [23:0] value_left_q;
-  logic        has_text_q, is_key, is_text, is_value, is_all_in, is_offered, is_taken, is_dropping;
-  logic [63:0] part, text;
-  logic [3:0]  part_bytes;
-  logic [127:0] window_q, shifted, added;
-  logic [4:0]   count_q, count_after;
-  logic         is_out, is_body_out, has_part_room;
+  logic        has_text_q, is_key, is_value, is_offered, is_dropping, is_dropped, is_end, part_room,
+               has_part, is_last_part, take_part;
+  logic [63:0] source, text, part;
+  logic [3:0]  source_bytes, part_bytes;
 
   assign is_key      = key_left_q != '0;
-  assign is_text     = !is_key && has_text_q;
-  assign is_value    = !is_key && !has_text_q && value_left_q != '0;
-  assign is_all_in   = !is_key && !has_text_q && value_left_q == '0;
-  assign is_offered  = is_key ? has_key : is_text || (is_value && val_valid_i);
-  assign is_taken    = state_q != StIdle && is_offered && has_part_room;
-  assign is_dropping = drops_q != '0 && !is_key;
-  assign take_key    = is_dropping || (is_key && is_taken);
-  assign val_ready_o = state_q != StIdle && is_value && has_part_room;
+  assign is_value    = !is_key && value_left_q != '0;
+  assign is_offered  = is_key ? has_key : has_text_q || (is_value && val_valid_i);
+  assign is_dropping = has_drops_q && !is_key;
+  assign is_dropped  = is_dropping && has_key && key_last;
+  assign take_key    = is_dropping || (is_key && part_room);
+  assign val_ready_o = is_value && part_room;
 
   for (genvar i = 0; i < 8; i++) begin : gen_text
     assign text[8*i+:8] = i < VersionBytes ? VersionText[8*(VersionBytes-1-i)+:8] : '0;
   end
+  // Only an answer without key and value has a text.
   always_comb begin
-    part       = val_i.data;
-    part_bytes = value_left_q >= 24'd8 ? 4'd8 : value_left_q[3:0];
+    source       = val_i.data;
+    source_bytes = value_left_q >= 24'd8 ? 4'd8 : value_left_q[3:0];
+    is_end       = value_left_q <= 24'd8;
     if (is_key) begin
-      part       = key;
-      part_bytes = key_left_q >= 8'd8 ? 4'd8 : key_left_q[3:0];
-    end else if (is_text) begin
-      part       = text;
-      part_bytes = 4'(VersionBytes);
+      source       = key;
+      source_bytes = key_left_q >= 8'd8 ? 4'd8 : key_left_q[3:0];
+      is_end       = key_left_q <= 8'd8 && value_left_q == '0;
+    end else if (has_text_q) begin
+      source       = text;
+      source_bytes = 4'(VersionBytes);
     end
   end
+  fifo #(.Width(69), .Depth(2)) u_parts (
+    .clk_i, .rst_ni, .valid_i(is_offered), .ready_o(part_room),
+    .data_i({is_end, source_bytes, source}), .valid_o(has_part), .ready_i(take_part),
+    .data_o({is_last_part, part_bytes, part}), .level_o()
+  );
 
-  // The window. What lies behind its bytes is arbitrary.
-  assign is_body_out   = state_q == StBody && is_out;
-  assign has_part_room = is_body_out || count_q <= 5'd8;
-  assign count_after   = is_body_out ? count_q - 5'd8 : count_q;
-  assign shifted       = is_body_out ? window_q >> 64 : window_q;
-  assign added         = 128'(part) << {count_after[3:0], 3'b0};
+  // The window. A part stands behind the bytes that it has: rotated by their number, which is the
+  // same modulo 8 when a beat leaves. What lies behind the last byte is arbitrary.
+  logic [127:0] window_q;
+  logic [4:0]   count_q, count_after;
+  logic         is_all_in_q, is_out, is_body_out;
+  logic [63:0]  rotated;
+  logic [24:0]  is_free;    // places from the window's end on
 
-  assign frame_valid_o = state_q == StHead || (state_q == StBody && (count_q >= 5'd8 || is_all_in));
+  assign is_body_out = state_q == StBody && is_out;
+  assign take_part   = has_part && (is_body_out || count_q <= 5'd8);
+  assign count_after = is_body_out ? count_q - 5'd8 : count_q;
+  assign rotated     = 64'({part, part} >> {4'd8 - 4'(count_q[2:0]), 3'b0});
+  for (genvar i = 0; i < 25; i++) begin : gen_free
+    assign is_free[i] = count_q <= 5'(i);
+  end
+
+  assign frame_valid_o = state_q == StHead
+      || (state_q == StBody && (count_q >= 5'd8 || is_all_in_q));
   assign is_out        = frame_valid_o && frame_ready_i;
   always_comb begin
     frame_data_o = head;
@@ -193,7 +209,7 @@ module response_formatter
     frame_last_o = 1'b0;
     if (state_q == StBody) begin
       frame_data_o = window_q[63:0];
-      frame_last_o = is_all_in && count_q <= 5'd8;
+      frame_last_o = is_all_in_q && count_q <= 5'd8;
       if (count_q < 5'd8) frame_keep_o = ~(8'hff << count_q[2:0]);
     end
   end
@@ -210,7 +226,11 @@ module response_formatter
                        meta_i.flags[31:24], 7'b0, meta_i.hit || is_stored, 8'b0};
     end else begin
       for (int unsigned i = 0; i < 16; i++) begin
-        window_q[8*i+:8] <= is_taken && 5'(i) >= count_after ? added[8*i+:8] : shifted[8*i+:8];
+        if (is_body_out) begin
+          window_q[8*i+:8] <= is_free[i+8] ? rotated[8*(i%8)+:8] : window_q[8*((i+8)%16)+:8];
+        end else if (is_free[i]) begin
+          window_q[8*i+:8] <= rotated[8*(i%8)+:8];
+        end
       end
     end
   end
@@ -223,10 +243,12 @@ module response_formatter
       key_left_q   <= '0;
       value_left_q <= '0;
       has_text_q   <= 1'b0;
+      is_all_in_q  <= 1'b0;
       drops_q      <= '0;
+      has_drops_q  <= 1'b0;
     end else begin
-      drops_q <= drops_q + DropWidth'(is_left_over)
-                 - DropWidth'(is_dropping && has_key && key_last);
+      drops_q     <= drops_q + DropWidth'(is_left_over) - DropWidth'(is_dropped);
+      has_drops_q <= is_left_over || (has_drops_q && !(is_dropped && drops_q == DropWidth'(1)));
       if (start) begin
         state_q      <= StHead;
         beat_q       <= '0;
@@ -234,16 +256,20 @@ module response_formatter
         key_left_q   <= is_repeated ? client.klen : '0;
         value_left_q <= meta_i.hit ? meta_i.vlen : '0;
         has_text_q   <= is_version;
+        is_all_in_q  <= !is_repeated && !is_version && (!meta_i.hit || meta_i.vlen == '0);
       end else begin
         if (is_out) beat_q <= beat_q + 1'b1;
         if (state_q == StHead && is_out && beat_q == (has_header_i ? 4'd8 : 4'd7)) begin
           state_q <= StBody;
         end
         if (is_body_out && frame_last_o) state_q <= StIdle;
-        count_q <= count_after + (is_taken ? 5'(part_bytes) : '0);
-        if (is_taken && is_key) key_left_q <= key_left_q - 8'(part_bytes);
-        if (is_taken && is_text) has_text_q <= 1'b0;
-        if (is_taken && is_value) value_left_q <= value_left_q - 24'(part_bytes);
+        count_q <= count_after + (take_part ? 5'(part_bytes) : '0);
+        if (take_part && is_last_part) is_all_in_q <= 1'b1;
+        if (is_offered && part_room) begin
+          if (is_key) key_left_q <= key_left_q - 8'(source_bytes);
+          else if (is_value) value_left_q <= value_left_q - 24'(source_bytes);
+          has_text_q <= 1'b0;
+        end
       end
     end
   end
