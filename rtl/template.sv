@@ -9,7 +9,8 @@ ht_axi #(
   .TermsLast(1'b0), .BucketBits(18), .HashRing(1'b1), .Writers(32), .ReturnBeats(128),
   .ValueBytes(1024), .BlockBits(16), .BusBytes(8)
 ) u_table (
-  .clk_i(CLOCK), .rst_ni(RESET_N),
+  // The table may be reset at any time; the memory's side at power-up, and when memory is.
+  .clk_i(CLOCK), .rst_ni(RESET_N), .mem_rst_ni(MEM_RESET_N),
   // Registers: AXI4-Lite, 32 bits.
   .awvalid_i(AWVALID), .awready_o(AWREADY), .awaddr_i(AWADDR),
   .wvalid_i(WVALID), .wready_o(WREADY), .wdata_i(WDATA), .bvalid_o(BVALID), .bready_i(BREADY),

@@ -24,6 +24,7 @@ module frames_sim
 ) (
   input  logic        clk_i,
   input  logic        rst_ni,
+  input  logic        mem_reset_i,    // of memory and what counts its beats
   input  logic [47:0] mac_i,
   input  logic [31:0] ip_i,
   input  logic [15:0] port_i,
@@ -134,7 +135,7 @@ module frames_sim
       .BucketBits(BucketBits), .HashRing(HashRing), .Writers(Writers), .ReturnBeats(ReturnBeats),
       .BlockBits(BlockBits)
     ) u_udp (
-      .clk_i, .rst_ni, .mac_i, .ip_i, .port_i, .has_header_i,
+      .clk_i, .rst_ni, .mem_rst_ni(!mem_reset_i), .mac_i, .ip_i, .port_i, .has_header_i,
       .awvalid_i, .awready_o(), .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o(),
       .bready_i(1'b1), .arvalid_i, .arready_o, .araddr_i, .rvalid_o, .rready_i(1'b1), .rdata_o,
       .frame_valid_i, .frame_data_i(data_in[63:0]), .frame_keep_i(frame_keep_i[7:0]), .frame_last_i,
@@ -155,7 +156,8 @@ module frames_sim
       .HeaderBytes(HeaderBytes), .TermsLast(TermsLast), .BucketBits(BucketBits),
       .HashRing(HashRing), .Writers(Writers), .ReturnBeats(ReturnBeats), .BlockBits(BlockBits)
     ) u_wide (
-      .clk_i, .rst_ni, .mac_i, .ip_i, .port_i, .has_header_i, .now_i, .seed_i('0), .evict_i(1'b1),
+      .clk_i, .rst_ni, .mem_rst_ni(!mem_reset_i), .mac_i, .ip_i, .port_i, .has_header_i, .now_i,
+      .seed_i('0), .evict_i(1'b1),
       .frame_valid_i, .frame_data_i(data_in[8*BusBytes-1:0]),
       .frame_keep_i(frame_keep_i[BusBytes-1:0]), .frame_last_i, .frame_bad_i,
       .frame_valid_o, .frame_ready_i, .frame_data_o(data_out[8*BusBytes-1:0]),
@@ -173,7 +175,7 @@ module frames_sim
       .BeatWords(BeatWords), .Beats(Beats), .Outstanding(ReturnBeats + 32),
       .BurstBeats(LineBeats), .RowBeats(Lines * LineBeats)
     ) u_model (
-      .clk_i, .rst_ni, .latency_i, .burst_i, .part_i, .merge_i, .row_cycle_i, .turn_i,
+      .clk_i, .rst_ni(!mem_reset_i), .latency_i, .burst_i, .part_i, .merge_i, .row_cycle_i, .turn_i,
       .refresh_every_i, .refresh_i, .jitter_i('0), .stall_i('0),
       .valid_i(mem_valid[i]), .ready_o(mem_ready[i]), .access_i(mem[i]),
       .data_i(mem_data[i]), .mask_i(mem_mask[i]),

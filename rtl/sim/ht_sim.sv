@@ -23,6 +23,7 @@ module ht_sim
 ) (
   input  logic        clk_i,
   input  logic        rst_ni,
+  input  logic        mem_reset_i,    // of memory and what counts its beats
   input  logic        awvalid_i,
   output logic        awready_o,
   input  logic [7:0]  awaddr_i,
@@ -164,7 +165,7 @@ module ht_sim
     .BucketBits(BucketBits), .HashRing(HashRing), .HashLanes(HashLanes), .Writers(Writers),
     .ReturnBeats(ReturnBeats), .BlockBits(BlockBits), .BusBytes(BusBytes)
   ) u_table (
-    .clk_i, .rst_ni,
+    .clk_i, .rst_ni, .mem_rst_ni(!mem_reset_i),
     .awvalid_i, .awready_o, .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o, .bready_i,
     .arvalid_i, .arready_o, .araddr_i, .rvalid_o, .rready_i, .rdata_o,
     .meta_valid_i, .meta_ready_o, .meta_i(request),
@@ -187,7 +188,7 @@ module ht_sim
     .BeatWords(BeatWords), .Beats(Beats), .Outstanding(ReturnBeats + 32),
     .BurstBeats(LineBeats), .RowBeats(Lines * LineBeats)
   ) u_model (
-    .clk_i, .rst_ni, .latency_i, .burst_i, .part_i, .merge_i, .row_cycle_i, .turn_i,
+    .clk_i, .rst_ni(!mem_reset_i), .latency_i, .burst_i, .part_i, .merge_i, .row_cycle_i, .turn_i,
     .refresh_every_i, .refresh_i, .jitter_i, .stall_i,
     .valid_i(mem_valid), .ready_o(mem_ready), .access_i(mem), .data_i(mem_data),
     .mask_i(mem_mask), .return_valid_o(mem_return_valid),

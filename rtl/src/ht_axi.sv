@@ -24,6 +24,7 @@ module ht_axi
 ) (
   input  logic                    clk_i,
   input  logic                    rst_ni,
+  input  logic                    mem_rst_ni,   // of the memory's side, at power-up
 
   input  logic                    awvalid_i,
   output logic                    awready_o,
@@ -114,7 +115,8 @@ module ht_axi
     .BucketBits(BucketBits), .HashRing(HashRing), .HashLanes(HashLanes), .Writers(Writers),
     .ReturnBeats(ReturnBeats), .ValueBytes(ValueBytes), .BlockBits(BlockBits)
   ) u_top (
-    .clk_i, .rst_ni, .now_i(time_o), .seed_i(seed), .evict_i(control[0]), .table_only_i(control[1]),
+    .clk_i, .rst_ni, .mem_rst_ni, .now_i(time_o), .seed_i(seed), .evict_i(control[0]),
+    .table_only_i(control[1]),
     .meta_valid_i, .meta_ready_o, .meta_i,
     .key_valid_i(key_valid), .key_ready_o(key_ready), .key_i(key),
     .val_valid_i(put_valid), .val_ready_o(put_ready), .val_i(put),

@@ -46,7 +46,8 @@ module ht_top
   localparam int unsigned TableBeats = (2 ** BucketBits) * Lines * LineBeats
 ) (
   input  logic                    clk_i,
-  input  logic                    rst_ni,
+  input  logic                    rst_ni,       // at any time
+  input  logic                    mem_rst_ni,   // of the memory's side
   input  logic [31:0]             now_i,
   input  logic [63:0]             seed_i,       // of the hash; stays as it is
   input  logic                    evict_i,
@@ -120,7 +121,7 @@ module ht_top
   end
 
   // Pre-processing and hashing of requests.
-  logic      is_clear, in_valid, in_ready;
+  logic      is_clear, in_valid, in_ready, return_valid;
   logic      meta_valid, meta_ready, key_valid, key_ready, hash_key_ready, stripe_key_ready;
   meta_t     meta;
   key_beat_t key;
@@ -208,7 +209,7 @@ module ht_top
   logic beat_valid, beat_ready;
   logic [BeatWidth-1:0] beat;
   fifo #(.Width(BeatWidth), .Depth(ReturnBeats), .InBlock(1'b1)) u_returns (
-    .clk_i, .rst_ni, .valid_i(mem_return_valid_i && !mem_return_is_value_i), .ready_o(),
+    .clk_i, .rst_ni, .valid_i(return_valid && !mem_return_is_value_i), .ready_o(),
     .data_i(mem_return_i), .valid_o(beat_valid), .ready_i(beat_ready), .data_o(beat), .level_o()
   );
   assign beat_taken = beat_valid && beat_ready;
@@ -290,7 +291,7 @@ module ht_top
     .command_i(value), .val_valid_i(packet_valid), .val_ready_o(packet_ready), .val_i(packet),
     .access_valid_o(access_valid), .access_ready_i(access_ready), .access_write_o(access_write),
     .access_address_o(access_address), .access_data_o(access_data), .access_mask_o(access_mask),
-    .return_valid_i(mem_return_valid_i && mem_return_is_value_i), .return_i(mem_return_i),
+    .return_valid_i(return_valid && mem_return_is_value_i), .return_i(mem_return_i),
     .flags_valid_o(flags_valid), .flags_ready_i(flags_ready), .flags_o(flags),
     .val_valid_o, .val_ready_i, .val_o
   );
@@ -309,6 +310,10 @@ module ht_top
   logic clear_valid, clear_last, header_valid, header_ready, header_last;
   logic [AddressWidth-1:0] clear_address, header_address;
   logic [BeatWords-1:0] header_mask;
+  logic port_valid, port_ready;
+  memory_access_t       port;
+  logic [BeatWidth-1:0] port_data;
+  logic [BeatWords-1:0] port_mask;
   table_clear #(
     .BucketBits(BucketBits), .Lines(Lines), .LineBeats(LineBeats),
     .TermsLine(TermsWord / StripeWords), .AddressWidth(AddressWidth)
@@ -333,7 +338,17 @@ module ht_top
     .write_last_i(header_last),
     .value_valid_i(access_valid), .value_ready_o(access_ready), .value_write_i(access_write),
     .value_address_i(access_address), .value_data_i(access_data), .value_mask_i(access_mask),
-    .mem_valid_o, .mem_ready_i, .mem_o, .mem_data_o, .mem_mask_o
+    .mem_valid_o(port_valid), .mem_ready_i(port_ready), .mem_o(port), .mem_data_o(port_data),
+    .mem_mask_o(port_mask)
+  );
+
+  memory_guard #(
+    .BeatWords(BeatWords), .LineBeats(LineBeats), .Outstanding(ReturnBeats + ValueReturnBeats)
+  ) u_guard (
+    .clk_i, .rst_ni, .mem_rst_ni,
+    .valid_i(port_valid), .ready_o(port_ready), .access_i(port), .data_i(port_data),
+    .mask_i(port_mask), .return_valid_o(return_valid),
+    .mem_valid_o, .mem_ready_i, .mem_o, .mem_data_o, .mem_mask_o, .mem_return_valid_i
   );
 
 endmodule

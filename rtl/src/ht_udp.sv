@@ -25,6 +25,7 @@ module ht_udp
 ) (
   input  logic                    clk_i,
   input  logic                    rst_ni,
+  input  logic                    mem_rst_ni,   // of the memory's side, at power-up
   input  logic [47:0]             mac_i,
   input  logic [31:0]             ip_i,
   input  logic [15:0]             port_i,
@@ -94,7 +95,7 @@ module ht_udp
     .BucketBits(BucketBits), .HashRing(HashRing), .Writers(Writers), .ReturnBeats(ReturnBeats),
     .ValueBytes(ValueBytes), .BlockBits(BlockBits)
   ) u_table (
-    .clk_i, .rst_ni,
+    .clk_i, .rst_ni, .mem_rst_ni,
     .awvalid_i, .awready_o, .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o, .bready_i,
     .arvalid_i, .arready_o, .araddr_i, .rvalid_o, .rready_i, .rdata_o,
     .meta_valid_i(meta_valid), .meta_ready_o(meta_ready), .meta_i(request),

@@ -44,6 +44,7 @@ module ht_wide
 ) (
   input  logic                    clk_i,
   input  logic                    rst_ni,
+  input  logic                    mem_rst_ni,   // of the memory's side, at power-up
   input  logic [47:0]             mac_i,
   input  logic [31:0]             ip_i,
   input  logic [15:0]             port_i,
@@ -172,7 +173,7 @@ module ht_wide
       .CounterBits(CounterBits), .ReturnBeats(ReturnBeats), .ValueBytes(ValueBytes),
       .BlockBits(BlockBits)
     ) u_table (
-      .clk_i, .rst_ni, .now_i, .seed_i, .evict_i, .table_only_i(1'b0),
+      .clk_i, .rst_ni, .mem_rst_ni, .now_i, .seed_i, .evict_i, .table_only_i(1'b0),
       .meta_valid_i(meta_valid), .meta_ready_o(meta_ready), .meta_i(meta),
       .key_valid_i(key_in_valid && key_room), .key_ready_o(key_in_ready), .key_i(key_in),
       .val_valid_i(put_in_valid), .val_ready_o(put_in_ready), .val_i(put_in),

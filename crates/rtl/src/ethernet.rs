@@ -220,7 +220,7 @@ impl Link {
             busy_cycles: 0,
         };
         for is_reset in [1, 1, 0] {
-            link.inputs.reset = is_reset;
+            (link.inputs.reset, link.inputs.mem_reset) = (is_reset, is_reset);
             link.model.cycle(&link.inputs, &mut link.outputs);
         }
         while link.outputs.is_ready == 0 {

@@ -5,6 +5,7 @@
 #define WIDE_INPUTS(X) WORDS(X) X(frame_keep) X(mac)
 
 #define INPUTS(X)                                                                               \
+    X(mem_reset)                                                                                \
     X(frame_valid) X(frame_last) X(frame_bad) X(frame_ready)                                    \
     X(ip) X(port) X(has_header) X(now)                                                          \
     X(awvalid) X(awaddr) X(wvalid) X(wdata) X(arvalid) X(araddr)                                \

@@ -3,6 +3,7 @@
 #define WIDE_INPUTS(X) X(key_data) X(val_data) X(poke_data)
 
 #define INPUTS(X)                                                                               \
+    X(mem_reset)                                                                                \
     X(awvalid) X(awaddr) X(wvalid) X(wdata) X(bready) X(arvalid) X(araddr) X(rready)            \
     X(meta_valid) X(id) X(opcode) X(klen) X(vlen) X(flags) X(expiry) X(has_cas)                 \
     X(key_valid) X(key_keep) X(key_last) X(val_valid) X(val_keep) X(val_last)                   \

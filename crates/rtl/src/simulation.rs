@@ -113,13 +113,24 @@ impl Simulation {
             counters: Counters::default(),
         };
         simulation.set_memory(Memory { burst: 0, ..Memory::FIT31 });
+        simulation.inputs.mem_reset = 1;
+        simulation.model.cycle(&simulation.inputs, &mut simulation.outputs);
+        simulation.inputs.mem_reset = 0;
         simulation.reset();
         simulation.set_memory(Memory::FIT31);
         simulation
     }
 
-    /// Resets the table and waits until it has cleared its memory.
+    /// Resets the table, but not its memory, and waits until it has cleared it. What was sent and
+    /// not answered is forgotten.
     pub fn reset(&mut self) {
+        (self.inputs.meta_valid, self.inputs.key_valid, self.inputs.val_valid) = (0, 0, 0);
+        self.requests.clear();
+        self.keys.clear();
+        self.values.clear();
+        self.open.clear();
+        self.value.clear();
+        self.answers.clear();
         for is_reset in [1, 1, 0] {
             self.inputs.reset = is_reset;
             self.model.cycle(&self.inputs, &mut self.outputs);
