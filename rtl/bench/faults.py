@@ -63,8 +63,11 @@ FAULTS = [
     # A value that ends with its beat is read a beat too far.
     ("value_store", {}, "value_store", "22'(BeatWords) >= words", "22'(BeatWords) > words"),
     # A byte of what fills a short frame up is summed.
-    ("frame_buffer", {}, "frame_buffer", "at < 16'(UdpBegin) + udp_bytes",
-     "at <= 16'(UdpBegin) + udp_bytes"),
+    ("frame_buffer", {}, "frame_buffer", "16'(i) < udp_left_q}", "16'(i) <= udp_left_q}"),
+    # The carry of a lane's last word is lost.
+    ("frame_buffer", {}, "frame_buffer", " + 18'(left[16])", ""),
+    # A frame is kept for whose verdict there is no room.
+    ("frame_buffer", {}, "frame_buffer", "frames_q != FramesWidth'(Frames)", "1'b1"),
     # A datagram so long that its packet's length begins again from 0 stops the parser for good.
     ("request_parser", {}, "request_parser", "17'(udp_bytes) + 17'd20",
      "{1'b0, udp_bytes + 16'd20}"),

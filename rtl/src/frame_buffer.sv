@@ -2,8 +2,9 @@
 //
 // Buffers whole frames between the MAC and the request parser. It never makes the MAC wait: a frame
 // that does not fit is dropped whole, as is one that the MAC reports as broken; each is counted.
-// The checksums of IPv4 (without options) and UDP are summed as a frame arrives, so the verdict is
-// known before the parser reads the first byte.
+// The checksums of IPv4 (without options) and UDP are summed as a frame arrives, by four lanes of
+// 16 bits each, and the verdict follows the last beat by four cycles. A frame is offered with its
+// verdict, so the parser knows it before the first byte.
 
 module frame_buffer #(
   parameter int unsigned Beats = 512,    // of 8 bytes; a power of two
@@ -34,16 +35,16 @@ module frame_buffer #(
     $error("frame_buffer: Beats must be a power of two, and room for a frame of 1,518 bytes");
   end
 
-  // Where the sums begin and end, in bytes of the frame.
-  localparam int unsigned IpBegin = 14;
-  localparam int unsigned SourceBegin = 26;  // the addresses, which UDP sums too
-  localparam int unsigned UdpBegin = 34;
-
   logic [63:0] store [Beats];
   logic [PlaceWidth:0] write_q, commit_q, read_q;
   logic [15:0] offset_q;   // of the beat in its frame
-  logic is_lost_q, is_full, is_end, is_kept, has_frame_room;
+  logic is_lost_q, is_full, is_end, is_kept, has_frame_room, take;
   logic [3:0] count;       // bytes of the beat
+
+  // Frames that were kept and not yet read; their verdicts may still be on their way.
+  localparam int unsigned FramesWidth = $clog2(Frames + 1);
+  logic [FramesWidth-1:0] frames_q;
+  assign has_frame_room = frames_q != FramesWidth'(Frames);
 
   assign is_full = write_q - read_q == (PlaceWidth + 1)'(Beats);
   assign is_end  = valid_i && last_i;
@@ -59,45 +60,115 @@ module frame_buffer #(
     end
   end
 
-  // Sums of the words that belong to each, big endian, an odd byte with a zero behind it.
-  logic [15:0] udp_bytes_q, udp_bytes;
-  logic [31:0] ip_sum_q, udp_sum_q, ip_beat, udp_beat;
-  logic        has_checksum_q, has_checksum;
-  assign udp_bytes    = offset_q == 16'd32 ? {data_i[55:48], data_i[63:56]} : udp_bytes_q;
-  assign has_checksum = offset_q == 16'd40 ? data_i[15:0] != '0 : has_checksum_q;
+  // The words of a beat that belong to each sum, big endian, an odd byte with a zero behind it.
+  // IPv4 has bytes 14 to 33 of a frame. UDP's sum covers the addresses from byte 26 on, the
+  // protocol, and the datagram from byte 34 on with its length once more.
+  logic [2:0]       beat_q;       // of the frame; 6: a later one
+  logic [15:0]      udp_bytes, udp_left_q;   // of the datagram, from beat 5 on
+  logic [3:0][15:0] ip_words, udp_words;
+  assign udp_bytes = {data_i[55:48], data_i[63:56]};   // of beat 4
   always_comb begin
-    ip_beat  = '0;
-    udp_beat = '0;
+    ip_words  = '0;
+    udp_words = '0;
     for (int unsigned i = 0; i < 8; i++) begin
-      logic [15:0] at;
-      logic [31:0] place;
-      at    = offset_q + 16'(i);
-      place = i % 2 == 0 ? {16'b0, data_i[8*i+:8], 8'b0} : 32'(data_i[8*i+:8]);
+      logic is_ip, is_udp;
+      unique case (beat_q)
+        3'd1:       {is_ip, is_udp} = {i >= 6, 1'b0};
+        3'd2:       {is_ip, is_udp} = 2'b10;
+        3'd3:       {is_ip, is_udp} = {1'b1, i >= 2};
+        3'd4:       {is_ip, is_udp} = {i < 2, 1'b1};
+        3'd5, 3'd6: {is_ip, is_udp} = {1'b0, 16'(i) < udp_left_q};
+        default:    {is_ip, is_udp} = 2'b00;
+      endcase
       if (!last_i || keep_i[i]) begin
-        if (at >= 16'(IpBegin) && at < 16'(UdpBegin)) ip_beat = ip_beat + place;
-        if (at >= 16'(SourceBegin) && (at < 16'd40 || at < 16'(UdpBegin) + udp_bytes)) begin
-          udp_beat = udp_beat + place;
-        end
+        if (is_ip) ip_words[i/2][8*(1-i%2)+:8] = data_i[8*i+:8];
+        if (is_udp) udp_words[i/2][8*(1-i%2)+:8] = data_i[8*i+:8];
       end
     end
   end
 
-  function automatic logic is_all_ones(logic [31:0] sum);
-    logic [16:0] once = 17'(sum[31:16]) + 17'(sum[15:0]);
-    return once[15:0] + 16'(once[16]) == 16'hffff;
+  // From stage to stage, a register each: words, sums of lanes (a lane's carry is added with its
+  // next word), pairs of lanes, sums. A sum that folds to all ones is right.
+  typedef struct packed {
+    logic        is_kept;   // the frame ends here
+    logic [15:0] bytes;
+    logic        has_checksum;
+  } end_t;
+  end_t             end2_q, end3_q, end4_q;
+  logic             is_beat1_q, is_first1_q, is_kept1_q, has_checksum1_q;
+  logic [15:0]      offset1_q;
+  logic [3:0]       count1_q;
+  logic [3:0][15:0] ip_words_q, udp_words_q;
+  logic [3:0][16:0] ip_lanes_q, udp_lanes_q;   // the carry on top
+  logic [1:0][17:0] ip_pairs_q, udp_pairs_q;
+  logic [16:0]      extra_q, extra3_q;         // protocol and length
+  logic [18:0]      ip_sum_q, udp_sum_q;
+
+  function automatic logic [16:0] lane(logic is_first, logic [16:0] sum, logic [15:0] word);
+    return is_first ? {1'b0, word} : 17'(sum[15:0]) + 17'(word) + 17'(sum[16]);
   endfunction
 
-  // UDP's sum covers the protocol number, the length and the addresses as well.
-  logic is_sound;
-  assign is_sound = is_all_ones(ip_sum_q + ip_beat)
-      && (!has_checksum || is_all_ones(udp_sum_q + udp_beat + 32'd17 + 32'(udp_bytes)));
+  function automatic logic [17:0] pair(logic [16:0] left, logic [16:0] right);
+    return 18'(left[15:0]) + 18'(right[15:0]) + 18'(left[16]) + 18'(right[16]);
+  endfunction
+
+  function automatic logic is_all_ones(logic [18:0] sum);
+    return 17'(sum[15:0]) + 17'(sum[18:16]) == 17'h0_ffff;
+  endfunction
+
+  always_ff @(posedge clk_i) begin
+    if (valid_i) begin
+      ip_words_q      <= ip_words;
+      udp_words_q     <= udp_words;
+      is_first1_q     <= beat_q == '0;
+      offset1_q       <= offset_q;
+      count1_q        <= count;
+      has_checksum1_q <= beat_q == 3'd5 ? data_i[15:0] != '0 : beat_q != '0 && has_checksum1_q;
+      if (beat_q == 3'd4) begin
+        extra_q    <= 17'(udp_bytes) + 17'd17;
+        udp_left_q <= udp_bytes < 16'd6 ? '0 : udp_bytes - 16'd6;
+      end else begin
+        udp_left_q <= udp_left_q < 16'd8 ? '0 : udp_left_q - 16'd8;
+      end
+    end
+    if (is_beat1_q) begin
+      for (int unsigned i = 0; i < 4; i++) begin
+        ip_lanes_q[i]  <= lane(is_first1_q, ip_lanes_q[i], ip_words_q[i]);
+        udp_lanes_q[i] <= lane(is_first1_q, udp_lanes_q[i], udp_words_q[i]);
+      end
+    end
+    for (int unsigned i = 0; i < 2; i++) begin
+      ip_pairs_q[i]  <= pair(ip_lanes_q[2*i], ip_lanes_q[2*i+1]);
+      udp_pairs_q[i] <= pair(udp_lanes_q[2*i], udp_lanes_q[2*i+1]);
+    end
+    extra3_q  <= extra_q;
+    ip_sum_q  <= 19'(ip_pairs_q[0]) + 19'(ip_pairs_q[1]);
+    udp_sum_q <= 19'(udp_pairs_q[0]) + 19'(udp_pairs_q[1]) + 19'(extra3_q);
+  end
+
+  always_ff @(posedge clk_i or negedge rst_ni) begin
+    if (!rst_ni) begin
+      is_beat1_q <= 1'b0;
+      is_kept1_q <= 1'b0;
+      end2_q     <= '0;
+      end3_q     <= '0;
+      end4_q     <= '0;
+      beat_q     <= '0;
+      frames_q   <= '0;
+    end else begin
+      is_beat1_q <= valid_i;
+      is_kept1_q <= is_kept;
+      end2_q     <= '{is_kept: is_kept1_q, bytes: offset1_q + 16'(count1_q),
+                      has_checksum: has_checksum1_q};
+      end3_q     <= end2_q;
+      end4_q     <= end3_q;
+      frames_q   <= frames_q + FramesWidth'(is_kept) - FramesWidth'(take && last_o);
+      if (valid_i) beat_q <= last_i ? '0 : beat_q == 3'd6 ? 3'd6 : beat_q + 1'b1;
+    end
+  end
 
   always_ff @(posedge clk_i) begin
     if (valid_i && !is_full) store[write_q[PlaceWidth-1:0]] <= data_i;
-    if (valid_i) begin
-      udp_bytes_q    <= udp_bytes;
-      has_checksum_q <= has_checksum;
-    end
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
@@ -106,11 +177,7 @@ module frame_buffer #(
       commit_q  <= '0;
       offset_q  <= '0;
       is_lost_q <= 1'b0;
-      ip_sum_q  <= '0;
-      udp_sum_q <= '0;
     end else if (valid_i) begin
-      ip_sum_q  <= last_i ? '0 : ip_sum_q + ip_beat;
-      udp_sum_q <= last_i ? '0 : udp_sum_q + udp_beat;
       offset_q  <= last_i ? '0 : offset_q + 16'd8;
       is_lost_q <= !last_i && (is_lost_q || is_full);
       if (is_kept) commit_q <= write_q + 1'b1;
@@ -121,10 +188,11 @@ module frame_buffer #(
 
   // The verdict and length of each frame, and its beats.
   logic [15:0] read_offset_q;
-  logic        take;
+  logic        is_sound;
+  assign is_sound = is_all_ones(ip_sum_q) && (!end4_q.has_checksum || is_all_ones(udp_sum_q));
   fifo #(.Width(17), .Depth(Frames)) u_frames (
-    .clk_i, .rst_ni, .valid_i(is_kept), .ready_o(has_frame_room),
-    .data_i({offset_q + 16'(count), is_sound}),
+    .clk_i, .rst_ni, .valid_i(end4_q.is_kept), .ready_o(),
+    .data_i({end4_q.bytes, is_sound}),
     .valid_o, .ready_i(take && last_o), .data_o({bytes_o, is_sound_o}), .level_o()
   );
   assign data_o = store[read_q[PlaceWidth-1:0]];
