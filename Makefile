@@ -6,7 +6,7 @@ HOST ?= 127.0.0.1
 AS_ROOT := $(if $(filter 0,$(shell id -u)),-u root)
 
 .PHONY: help run docs test setup fmt clippy unit examples doc tidy loom shuttle miri tsan clients \
-	namespaces cluster-test differential soak simulation mutants hostile fuzz fuzz-short rtl-test \
+	clients-short namespaces cluster-test differential soak simulation mutants hostile fuzz fuzz-short rtl-test \
 	rtl-lint rtl-full rtl-synth rtl-wave deny sbom arm64
 .DEFAULT_GOAL := help
 
@@ -32,8 +32,8 @@ test:            ## everything that must pass before a change lands
 setup:           ## install what `make test` needs
 	@scripts/setup test
 
-fmt clippy unit examples doc tidy loom shuttle miri tsan clients namespaces cluster-test \
-differential soak simulation mutants hostile fuzz fuzz-short rtl-test rtl-lint rtl-full rtl-synth \
+fmt clippy unit examples doc tidy loom shuttle miri tsan clients clients-short namespaces \
+cluster-test differential soak simulation mutants hostile fuzz fuzz-short rtl-test rtl-lint rtl-full rtl-synth \
 rtl-wave deny sbom arm64:
 	@scripts/setup $@
 	@scripts/test $@
@@ -52,7 +52,8 @@ rtl-wave deny sbom arm64:
 #shuttle:        ## random interleavings of the rings' protocols
 #miri:           ## undefined behaviour in `op`, `index::mem` and three engines
 #tsan:           ## data races under ThreadSanitizer, long form
-#clients:        ## memccapable, memcaslap and Python clients against the server
+#clients:        ## clients, and the suites of other people's clients, with memcached too
+#clients-short:  ## the same with three suites, as in `make test`
 #namespaces:     ## a cluster of processes in network namespaces, with etcd, small
 #cluster-test:   ## the same, large, nodes killed and cut off (NODES=8 FAULT_SECONDS=120 ROUNDS=4)
 #differential:   ## random commands to memcached and to us, long form
