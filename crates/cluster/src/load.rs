@@ -88,6 +88,16 @@ impl LoadBalancer {
         }
     }
 
+    /// Counts operations of other threads, of which these ids are a sample of one in
+    /// [`amalgam_sketch::ACCESSES_PER_SAMPLE`].
+    pub fn record_sampled(&mut self, operations: u64, samples: &[ChunkId]) {
+        self.operations += operations;
+        for id in samples {
+            let hash = SEED.hash(&id.bits().to_le_bytes());
+            self.sketch.record(hash, |name| *name = Some(*id));
+        }
+    }
+
     /// Operations in the last complete second.
     pub fn rate(&self) -> u64 {
         self.rate

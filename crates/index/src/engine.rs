@@ -208,6 +208,11 @@ impl<'g> Found<'g> {
         Self { hit, ..self }
     }
 
+    /// The same item in memory, shown with other properties; its value must be the same.
+    pub fn with_item(self, item: ItemView<'g>) -> Self {
+        Self { item, ..self }
+    }
+
     /// The item's reference, for [`Engine::compare_exchange_item`]; None if the engine does not
     /// show it. Valid until the worker quiesces.
     pub fn reference(&self) -> Option<ItemRef> {

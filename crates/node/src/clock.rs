@@ -57,9 +57,18 @@ impl ItemClock {
         self.moment().now
     }
 
+    /// The time when [`boot_ms`] was `at_ms`.
+    pub fn at(&self, at_ms: u64) -> Now {
+        self.moment_at(at_ms).now
+    }
+
     /// The present, with the number of flushes that were executed on this node.
     pub fn moment(&self) -> ItemTime {
-        let seconds = boot_ms().saturating_sub(self.started_ms) / 1_000 + FIRST_SECOND;
+        self.moment_at(boot_ms())
+    }
+
+    fn moment_at(&self, at_ms: u64) -> ItemTime {
+        let seconds = at_ms.saturating_sub(self.started_ms) / 1_000 + FIRST_SECOND;
         let flushes = self.flushes();
         let now = Now {
             seconds: u32::try_from(seconds).unwrap_or(u32::MAX),

@@ -145,6 +145,7 @@ impl<S: ChunkStore> EventLoop<S> {
     ) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         listener.set_nonblocking(true)?;
+        state.set_served(Arc::clone(node.chunks().served()));
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         epoll::add(&epoll, state.waker(), EventData::new_u64(WAKER), EventFlags::IN)?;
         Ok(Self {

@@ -1,5 +1,6 @@
 //! The cluster behind the face of a store, so that the server answers memcached's clients for all
-//! nodes: its workers call, and the owners of the keys carry out.
+//! nodes: its workers execute what this node owns, and have the owners of other keys execute the
+//! rest. This node's event loop is such an owner too, for what a worker may not do by itself.
 //!
 //! Invariants of this module:
 //! 1. The owner of a key executes the whole operation, so its linearization point is that of the
@@ -29,8 +30,9 @@ use crate::client_connection::ClientError;
 use crate::clock::{boot_ms, unix_ms};
 use crate::handshake::Credentials;
 use crate::membership::{Membership, Snapshot};
-use crate::node_engines::{ItemScanner, NodeEngines};
+use crate::node_engines::NodeEngines;
 use crate::node_state::NodeState;
+use crate::owned_items::{OwnedItems, ReadEnd};
 use crate::silence::{Deadlines, SilentNodes};
 
 /// Memory of a worker for the owners of keys, in bytes.
@@ -129,7 +131,7 @@ impl Store for Gateway {
     type Worker<'i> = GatewayWorker<'i>;
 
     fn worker(&self) -> GatewayWorker<'_> {
-        let items = self.engines.item_scanner();
+        let items = OwnedItems::new(self.engines.item_worker(), &self.state);
         let snapshot = Arc::default();
         GatewayWorker { gateway: self, items, client: None, retry_ms: 0, snapshot }
     }
@@ -167,7 +169,7 @@ impl Store for Gateway {
 /// A server's worker: a client of the cluster.
 pub struct GatewayWorker<'i> {
     gateway: &'i Gateway,
-    items: Box<dyn ItemScanner + 'i>,
+    items: OwnedItems<'i>,
     client: Option<ClusterClient>,
     /// When to try to connect again, in [`boot_ms`].
     retry_ms: u64,
@@ -208,6 +210,82 @@ impl GatewayWorker<'_> {
         }
         client.call_all(actions)
     }
+
+    /// Reads at most [`BATCH_KEYS`] keys, which have positions from `first` on: first those that
+    /// others have to read, all together, then the rest here. Returns how many were answered, and
+    /// whether the sink broke the batch.
+    fn get_part(
+        &mut self,
+        keys: &[Key<'_>],
+        first: usize,
+        now: &Now,
+        sink: &mut impl Sink,
+    ) -> (usize, bool) {
+        let places = keys.iter().enumerate();
+        let others: u128 =
+            places.map(|(place, key)| u128::from(!self.items.may_read(key)) << place).sum();
+        let mut answers = Vec::new().into_iter();
+        if others != 0 {
+            let places = keys.iter().enumerate().filter(|(place, _)| others >> place & 1 == 1);
+            let actions = places.map(|(_, key)| item_action(key, ItemVerb::Read)).collect();
+            answers = self.call(actions).into_iter();
+        }
+        let mut place = 0;
+        while place < keys.len() {
+            let here = ((others >> place).trailing_zeros() as usize).min(keys.len() - place);
+            let (answered, end) = match here {
+                0 => (0, ReadEnd::Refused),
+                _ => {
+                    let keys = &keys[place..place + here];
+                    self.items.get_batch(keys, first + place, now, sink)
+                }
+            };
+            place += answered;
+            let flow = match end {
+                ReadEnd::All => continue,
+                ReadEnd::Broken => return (place, true),
+                ReadEnd::Refused => {
+                    let key = &keys[place];
+                    let done = match here {
+                        0 => answers.next(),
+                        // What this node serves has just changed.
+                        _ => self.call(vec![item_action(key, ItemVerb::Read)]).pop(),
+                    };
+                    let done = done.unwrap_or(Err(ChunkError::Unavailable));
+                    self.show(key, first + place, done, now, sink)
+                }
+            };
+            place += 1;
+            if flow.is_break() {
+                return (place, true);
+            }
+        }
+        (place, false)
+    }
+
+    /// Passes an owner's answer to a read to the sink.
+    fn show(
+        &self,
+        key: &Key<'_>,
+        position: usize,
+        done: Result<Response, ChunkError>,
+        now: &Now,
+        sink: &mut impl Sink,
+    ) -> ControlFlow<()> {
+        match item_answer(done) {
+            Ok(ItemAnswer { item: Some(record), .. }) => {
+                emit(sink, position, key.bytes(), (&record, Hit::default()), now)
+            }
+            Ok(_) => sink.miss(position),
+            Err(error) => {
+                log::debug!(error:%; "a key was not read");
+                match self.gateway.answers_misses {
+                    true => sink.miss(position),
+                    false => sink.unanswered(position),
+                }
+            }
+        }
+    }
 }
 
 /// Passes an item to a sink.
@@ -244,32 +322,21 @@ impl Worker for GatewayWorker<'_> {
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize {
         let mut position = 0;
         for part in keys.chunks(BATCH_KEYS) {
-            let actions = part.iter().map(|key| item_action(key, ItemVerb::Read)).collect();
-            for (key, done) in part.iter().zip(self.call(actions)) {
-                let answer = item_answer(done);
-                let flow = match &answer {
-                    Ok(ItemAnswer { item: Some(record), .. }) => {
-                        emit(sink, position, key.bytes(), (record, Hit::default()), now)
-                    }
-                    Ok(_) => sink.miss(position),
-                    Err(error) => {
-                        log::debug!(error:%; "a key was not read");
-                        match self.gateway.answers_misses {
-                            true => sink.miss(position),
-                            false => sink.unanswered(position),
-                        }
-                    }
-                };
-                position += 1;
-                if flow.is_break() {
-                    return position;
-                }
+            self.items.refresh();
+            let (done, is_broken) = self.get_part(part, position, now, sink);
+            position += done;
+            if is_broken {
+                break;
             }
         }
         position
     }
 
     fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+        self.items.refresh();
+        if let Some(outcome) = self.items.apply(op, now, sink) {
+            return outcome;
+        }
         let done = self.call(vec![item_action(&op.key, ItemVerb::from(op.verb))]).pop();
         match item_answer(done.unwrap_or(Err(ChunkError::Unavailable))) {
             Ok(ItemAnswer { outcome, item }) => {
@@ -292,7 +359,9 @@ impl Worker for GatewayWorker<'_> {
         }
     }
 
-    fn prefetch(&self, _: &Key<'_>) {}
+    fn prefetch(&self, key: &Key<'_>) {
+        self.items.prefetch(key);
+    }
 
     fn scan(
         &mut self,
@@ -305,5 +374,9 @@ impl Worker for GatewayWorker<'_> {
 
     fn quiesce(&mut self) {
         self.items.quiesce();
+    }
+
+    fn rest(&mut self) -> bool {
+        self.items.rest()
     }
 }

@@ -5,7 +5,8 @@
 //! thread that reads, decides and sends, over each `connection`, of which `admission` bounds those
 //! that proved nothing yet; `file_storage` holds its backups.
 //! `client` talks to all nodes over blocking connections (`client_connection`), and `gateway` lets
-//! the server answer memcached's clients for the whole cluster. `state_file` keeps a copy of what
+//! the server answer memcached's clients for the whole cluster, with the items of its own node at
+//! hand (`owned_items`). `state_file` keeps a copy of what
 //! etcd holds next to a node's backups, and `restore` makes a cluster of such copies.
 //! `fuzzing`, in builds of fuzz targets only, has doors to what is otherwise reached through
 //! sockets.
@@ -38,6 +39,7 @@ mod membership;
 mod node;
 mod node_engines;
 mod node_state;
+mod owned_items;
 mod restore;
 mod silence;
 mod state_file;

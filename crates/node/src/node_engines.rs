@@ -1,15 +1,15 @@
 //! The two engines of a node, one for items and one for chunks, behind one object.
 //!
 //! The cluster's machines and the gateway are compiled once and not once for each engine: the price
-//! is a virtual call for an operation on a chunk or an item, which has come over a socket.
+//! is a virtual call for a batch of operations on chunks or items, and one for each that it finds.
 
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::atomic::AtomicBool;
 
 use amalgam_cluster::chunks::{ChunkStore, ItemClock, ItemStore};
-use amalgam_index::{Cursor, Engine, NullSink, Statistics, Worker, maintenance};
-use amalgam_op::{Get, HashSeed, ItemView, Key, Now, Op, Verb};
+use amalgam_index::{Cursor, Engine, Found, NullSink, Sink, Statistics, Worker, maintenance};
+use amalgam_op::{Get, HashSeed, ItemView, Key, Now, Op, Outcome, Verb};
 
 /// Buckets that a slice of a sweep looks at.
 const SWEEP_BUCKETS: usize = 1_024;
@@ -28,8 +28,8 @@ pub trait NodeEngines: Send + Sync + fmt::Debug {
     /// Registers the calling thread, which is to execute operations on chunks and items.
     fn store(&self, clock: ItemClock) -> Box<dyn ChunkStore + '_>;
 
-    /// Registers the calling thread, which is to walk the items.
-    fn item_scanner(&self) -> Box<dyn ItemScanner + '_>;
+    /// Registers the calling thread, which is to read, write and walk the items.
+    fn item_worker(&self) -> Box<dyn ItemWorker + '_>;
 
     /// The seed with which keys of items are hashed.
     fn seed(&self) -> &HashSeed;
@@ -51,8 +51,17 @@ pub trait NodeEngines: Send + Sync + fmt::Debug {
     fn sweep(&self, now: &dyn Fn() -> Now);
 }
 
-/// One thread's walk over the items of a node.
-pub trait ItemScanner {
+/// One thread's access to the items of a node; each method is as that of [`Worker`].
+pub trait ItemWorker {
+    /// As [`Worker::get_batch`].
+    fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut dyn Sink) -> usize;
+
+    /// As [`Worker::apply`].
+    fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut dyn Sink) -> Outcome;
+
+    /// As [`Worker::prefetch`].
+    fn prefetch(&self, key: &Key<'_>);
+
     /// As [`Worker::scan`].
     fn scan(
         &mut self,
@@ -63,9 +72,41 @@ pub trait ItemScanner {
 
     /// As [`Worker::quiesce`].
     fn quiesce(&mut self);
+
+    /// As [`Worker::rest`].
+    fn rest(&mut self) -> bool;
 }
 
-impl<W: Worker> ItemScanner for W {
+/// Any sink, as an engine's worker takes it.
+struct AnySink<'s>(&'s mut dyn Sink);
+
+impl Sink for AnySink<'_> {
+    fn hit(&mut self, position: usize, found: &Found<'_>) -> ControlFlow<()> {
+        self.0.hit(position, found)
+    }
+
+    fn miss(&mut self, position: usize) -> ControlFlow<()> {
+        self.0.miss(position)
+    }
+
+    fn dead(&mut self, position: usize, is_flushed: bool) -> ControlFlow<()> {
+        self.0.dead(position, is_flushed)
+    }
+}
+
+impl<W: Worker> ItemWorker for W {
+    fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut dyn Sink) -> usize {
+        Worker::get_batch(self, keys, now, &mut AnySink(sink))
+    }
+
+    fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut dyn Sink) -> Outcome {
+        Worker::apply(self, op, now, &mut AnySink(sink))
+    }
+
+    fn prefetch(&self, key: &Key<'_>) {
+        Worker::prefetch(self, key);
+    }
+
     fn scan(
         &mut self,
         from: Cursor,
@@ -77,6 +118,10 @@ impl<W: Worker> ItemScanner for W {
 
     fn quiesce(&mut self) {
         Worker::quiesce(self);
+    }
+
+    fn rest(&mut self) -> bool {
+        Worker::rest(self)
     }
 }
 
@@ -99,7 +144,7 @@ impl<E: Engine> NodeEngines for Engines<E> {
         Box::new(ItemStore::new(&self.chunks, &self.items, clock))
     }
 
-    fn item_scanner(&self) -> Box<dyn ItemScanner + '_> {
+    fn item_worker(&self) -> Box<dyn ItemWorker + '_> {
         Box::new(self.items.worker())
     }
 
@@ -143,7 +188,7 @@ impl<E: Engine> NodeEngines for Engines<E> {
             });
             for key in dead.drain(..) {
                 let key = Key::new(&key, self.items.seed());
-                worker.apply(&Op { key, verb }, &now, &mut NullSink);
+                Worker::apply(&mut worker, &Op { key, verb }, &now, &mut NullSink);
             }
             Worker::quiesce(&mut worker);
         }

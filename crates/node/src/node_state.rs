@@ -3,8 +3,9 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use amalgam_cluster::shard::Served;
 use amalgam_op::IgnorePoison;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -30,6 +31,8 @@ pub struct NodeState {
     has_left: AtomicBool,
     has_loop_ended: AtomicBool,
     waker: OwnedFd,
+    /// What the node serves; set when its event loop starts.
+    served: OnceLock<Arc<Served>>,
     /// The time of the node's items.
     pub clock: ItemClock,
 }
@@ -52,6 +55,7 @@ impl NodeState {
             log_busy_since_ms: AtomicU64::new(0),
             is_tick_due: AtomicBool::new(false),
             waker: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            served: OnceLock::new(),
             clock: ItemClock::default(),
         })
     }
@@ -140,6 +144,17 @@ impl NodeState {
     pub fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// What the node serves, for threads that execute operations on its items; None before its
+    /// event loop runs.
+    pub fn served(&self) -> Option<&Arc<Served>> {
+        self.served.get()
+    }
+
+    /// Sets what the node serves, once.
+    pub fn set_served(&self, served: Arc<Served>) {
+        let _ = self.served.set(served);
     }
 
     /// The eventfd that wakes the event loop.

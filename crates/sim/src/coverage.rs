@@ -43,7 +43,11 @@ impl Coverage {
     ];
 
     /// Races that only some scenarios go through.
-    const SCENARIO_ONLY: [&str; 10] = [
+    const SCENARIO_ONLY: [&str; 14] = [
+        "an item read after a pause, before the node's thread ran",
+        "an item read past the node's thread",
+        "an item read past the node's thread, and not answered",
+        "an item written past the node's thread",
         "a disk that hangs",
         "a node cut off in one direction",
         "a member voted out",

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use amalgam_cluster::chunks::{
     Action, ChunkError, ItemAnswer, ItemOp, ItemStore, ItemTime, ItemVerb, Response, StoreHead,
@@ -17,12 +18,15 @@ use amalgam_index::{Configuration, Cursor, Engine as _, NullSink, Store as _, Wo
 use amalgam_op::{Arithmetic, Delete, HashSeed, Key, Now, Op, Outcome, StoreMode, Verb};
 
 use crate::chunk_workload::{COPIES, open_replica_store};
+use crate::direct_items::{DirectEnd, DirectThread};
 use crate::node_process::{Workload, WorkloadNode};
 use crate::observations::Observations;
 use crate::random::Random;
 
 /// Number of keys of each kind: added, counted and set.
 const KEYS: u64 = 60;
+/// Time between two ticks that is a pause.
+const PAUSE_MS: u64 = 100;
 /// Operations of a client in flight at most.
 const IN_FLIGHT_MAX: usize = 6;
 
@@ -38,8 +42,12 @@ pub type ReplicatedItemNode = WorkloadNode<ItemWorkload<true>>;
 pub struct ItemWorkload<const REPLICATED: bool> {
     /// Number of the last value that was set.
     next_value: u64,
-    /// The engines of the node; the node is dropped before them.
-    _engines: Engines,
+    /// The thread of the node's gateway; None before its first operation.
+    direct: Option<DirectThread>,
+    /// When the last tick was, on the node's clock.
+    ticked_ms: u64,
+    /// The engines of the node; the node and the thread are dropped before them.
+    engines: Engines,
 }
 
 fn seed() -> HashSeed {
@@ -69,6 +77,11 @@ impl Engines {
         };
         let free = || FREE.with_borrow_mut(Vec::pop);
         Self([(); 2].map(|()| free().unwrap_or_else(open)))
+    }
+
+    fn store(&self) -> ItemStore<ModelWorker<'static>> {
+        let [chunks, items] = self.0;
+        ItemStore::new(chunks, items, Box::new(|| ItemTime::FIRST))
     }
 }
 
@@ -134,6 +147,71 @@ impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
         }
     }
 
+    fn direct(&mut self) -> &mut DirectThread {
+        let served = self.node.chunks().served();
+        let engines = &self.workload.engines;
+        self.workload
+            .direct
+            .get_or_insert_with(|| DirectThread::new(Arc::clone(served).thread(), engines.store()))
+    }
+
+    /// Starts an operation, past the node's thread if possible and if `is_direct`.
+    fn start(
+        &mut self,
+        action: Action,
+        is_direct: bool,
+        observed: &Observations,
+        random: &mut Random,
+        now_ms: u64,
+        out: &mut Vec<NodeCommand>,
+    ) {
+        let times = (now_ms, observed.true_ms);
+        if is_direct
+            && let Action::Item { id, op } = &action
+            && self.direct().begin((*id, op.clone()), observed.mutant, random, times)
+        {
+            return;
+        }
+        self.submit(action, now_ms, out);
+    }
+
+    /// Reads all registers after a pause.
+    fn read_after_pause(&mut self, observed: &mut Observations, now_ms: u64) {
+        let paused_ms = now_ms.saturating_sub(self.workload.ticked_ms);
+        self.workload.ticked_ms = now_ms;
+        if !REPLICATED || paused_ms < PAUSE_MS {
+            return;
+        }
+        for number in 0..KEYS {
+            let Action::Item { id, op } = action(register(number, observed), ItemVerb::Read) else {
+                continue;
+            };
+            let true_ms = observed.true_ms;
+            if let Some(answer) = self.direct().read(id, &op, observed.mutant, now_ms) {
+                observed
+                    .coverage
+                    .record("an item read after a pause, before the node's thread ran");
+                let (begun, answer) = ((Action::Item { id, op }, true_ms), Box::new(answer));
+                let result = Ok(Response::Item(answer));
+                self.workload.observe(observed, self.peer, begun, &result, true_ms);
+            }
+        }
+    }
+
+    /// The number of a key; one that the node owns, if there is one and `is_direct`.
+    fn choose(
+        &mut self,
+        is_direct: bool,
+        random: &mut Random,
+        name: impl Fn(u64) -> String,
+    ) -> u64 {
+        let first = random.below(KEYS);
+        let mut numbers = (first..KEYS).chain(0..first);
+        let direct = self.direct();
+        let mut is_owned = |number: &u64| direct.is_free_for(place(name(*number).as_bytes()));
+        numbers.find(|number| is_direct && is_owned(number)).unwrap_or(first)
+    }
+
     /// Moves the id of one of the keys, or the partition around it, to a random node.
     fn move_random(
         &mut self,
@@ -157,7 +235,8 @@ impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
         now_ms: u64,
         out: &mut Vec<NodeCommand>,
     ) {
-        let number = random.below(KEYS);
+        let is_direct = random.percent(50);
+        let number = self.choose(is_direct, random, |number| register(number, observed));
         let (key, began_ms) = (register(number, observed), observed.true_ms);
         let id = place(key.as_bytes());
         let verb = match random.below(10) {
@@ -176,7 +255,7 @@ impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
                 ItemVerb::Store(head(StoreMode::Set), value.to_string().into_bytes())
             }
         };
-        self.submit(action(key, verb), now_ms, out);
+        self.start(action(key, verb), is_direct, observed, random, now_ms, out);
     }
 
     /// The node starts to leave, and its client does nothing more.
@@ -255,9 +334,8 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
             settings.chunks.replication = COPIES;
         }
         let engines = Engines::take();
-        let [chunks, items] = engines.0;
-        let store = ItemStore::new(chunks, items, Box::new(|| ItemTime::FIRST));
-        (Self { next_value: 0, _engines: engines }, store)
+        let store = engines.store();
+        (Self { next_value: 0, direct: None, ticked_ms: 0, engines }, store)
     }
 
     fn replica_store(
@@ -326,6 +404,31 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
         }
     }
 
+    fn run_threads(
+        host: &mut WorkloadNode<Self>,
+        observed: &mut Observations,
+        now_ms: u64,
+        out: &mut Vec<NodeCommand>,
+    ) {
+        host.read_after_pause(observed, now_ms);
+        let direct = host.workload.direct.as_mut();
+        let ended = direct.and_then(|direct| direct.tick(observed.mutant, now_ms));
+        let Some((action, began_ms, end)) = ended else { return };
+        let Action::Item { op, .. } = &action else { return };
+        observed.coverage.record(match (op.verb.writes(), &end) {
+            (_, DirectEnd::Refused) => "an item read past the node's thread, and not answered",
+            (true, _) => "an item written past the node's thread",
+            (false, _) => "an item read past the node's thread",
+        });
+        let result = match end {
+            DirectEnd::Answered(answer) => Ok(Response::Item(Box::new(answer))),
+            DirectEnd::Unknown => return,
+            DirectEnd::Refused => return host.submit(action, now_ms, out),
+        };
+        let (true_ms, client) = (observed.true_ms, host.peer);
+        host.workload.observe(observed, client, (action, began_ms), &result, true_ms);
+    }
+
     fn work(
         host: &mut WorkloadNode<Self>,
         observed: &mut Observations,
@@ -345,8 +448,10 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
         if REPLICATED && random.percent(60) {
             return host.use_register(observed, random, now_ms, out);
         }
-        let number = random.below(KEYS);
-        let action = if random.percent(50) {
+        let (is_direct, is_added) = (random.percent(50), random.percent(50));
+        let kind = if is_added { "once" } else { "counter" };
+        let number = host.choose(is_direct, random, |number| format!("{kind}{number}"));
+        let action = if is_added {
             let value = host.peer.node.get().to_string().into_bytes();
             action(format!("once{number}"), ItemVerb::Store(head(StoreMode::Add), value))
         } else {
@@ -356,6 +461,6 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
         if let Action::Item { op, .. } = &action {
             *observed.items.unknown.entry(op.key.clone()).or_default() += 1;
         }
-        host.submit(action, now_ms, out);
+        host.start(action, is_direct, observed, random, now_ms, out);
     }
 }

@@ -13,6 +13,7 @@
 
 mod chunk_workload;
 mod coverage;
+mod direct_items;
 mod disk;
 mod event_queue;
 mod faults;

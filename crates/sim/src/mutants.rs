@@ -8,9 +8,10 @@ use amalgam_cluster::replication::{Mutation, ReplicationEntry, ReplicationMessag
 use amalgam_cluster::wire::Packet;
 
 /// A defect that the world introduces in what passes between nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mutant {
     /// No defect.
+    #[default]
     None,
     /// Leaders count replicas that never got the batch, as if replication errors were ignored.
     CommitsWithoutMajority,
@@ -51,6 +52,10 @@ pub enum Mutant {
     /// A member that is voted out leaves the view at once, and its failover begins, while it may
     /// still answer under its lease.
     RemovesBeforeLeaseEnds,
+    /// Items are collected for a move while threads past the node's still write them.
+    MovesWhileOthersWrite,
+    /// Threads past the node's answer what they read without any check.
+    AnswersWithoutCheck,
 }
 
 /// The answer of a backup that stored the message.

@@ -50,6 +50,17 @@ pub trait NodeProcess: Sized {
         out: &mut Vec<NodeCommand>,
     );
 
+    /// Runs threads of the node that do not wait for its own, which runs afterwards: after a pause
+    /// they may run before it learns that its lease has ended.
+    fn run_threads(
+        &mut self,
+        observed: &mut Observations,
+        now_ms: u64,
+        out: &mut Vec<NodeCommand>,
+    ) {
+        let _ = (observed, now_ms, out);
+    }
+
     /// Advances the node's clock to `now_ms`.
     fn on_tick(&mut self, observed: &mut Observations, now_ms: u64, out: &mut Vec<NodeCommand>);
 
@@ -95,6 +106,16 @@ pub trait Workload: Sized {
         result: &Result<Response, ChunkError>,
         now_ms: u64,
     );
+
+    /// Runs threads of the node that do not wait for its own; see [`NodeProcess::run_threads`].
+    fn run_threads(
+        host: &mut WorkloadNode<Self>,
+        observed: &mut Observations,
+        now_ms: u64,
+        out: &mut Vec<NodeCommand>,
+    ) {
+        let _ = (host, observed, now_ms, out);
+    }
 
     /// Starts random operations.
     fn work(
@@ -207,6 +228,16 @@ impl<W: Workload> NodeProcess for WorkloadNode<W> {
         self.true_ms = observed.true_ms;
         self.node.on_tick(now_ms, out);
         self.observe(observed, out);
+    }
+
+    fn run_threads(
+        &mut self,
+        observed: &mut Observations,
+        now_ms: u64,
+        out: &mut Vec<NodeCommand>,
+    ) {
+        self.true_ms = observed.true_ms;
+        W::run_threads(self, observed, now_ms, out);
     }
 
     fn flush(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {

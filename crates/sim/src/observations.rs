@@ -11,10 +11,13 @@ use crate::history::History;
 use crate::item_history::ItemHistory;
 use crate::lock_history::LockHistory;
 use crate::metadata_oracle::MetadataOracle;
+use crate::mutants::Mutant;
 
 /// State that all simulated nodes share, unlike real ones: what exists, and what was observed.
 #[derive(Debug, Default)]
 pub struct Observations {
+    /// The defect that the run has.
+    pub mutant: Mutant,
     /// All incarnations of nodes so far.
     pub peers: Vec<Peer>,
     /// The committed metadata.

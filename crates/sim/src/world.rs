@@ -159,7 +159,7 @@ impl<P: NodeProcess> World<P> {
             pending_sets: BTreeMap::new(),
             encoded: Vec::new(),
             spares_last_holder: faults.worst,
-            observed: Observations::default(),
+            observed: Observations { mutant, ..Observations::default() },
             crashes: 0,
         };
         for number in 0..nodes {
@@ -404,7 +404,8 @@ impl<P: NodeProcess> World<P> {
             let at_ms = node.paused_until_ms;
             return self.queue.schedule(at_ms, Event::Tick(peer));
         }
-        let mut out = Vec::new();
+        let (mut out, local_ms) = (Vec::new(), node.clock(now_ms));
+        node.process.run_threads(&mut self.observed, local_ms, &mut out);
         let is_away = self.is_coordinator_away;
         let hangs_ms = self.observed.disks.get(&peer.node).and_then(|disk| disk.hangs_ms);
         let is_stuck = hangs_ms.is_some_and(|(since_ms, _)| now_ms > since_ms + STUCK_MS);
@@ -422,7 +423,6 @@ impl<P: NodeProcess> World<P> {
                 _ => node.clock(now_ms) + LEASE_MS - margin_ms,
             });
         }
-        let local_ms = node.clock(now_ms);
         node.process.on_tick(&mut self.observed, local_ms, &mut out);
         if !self.observed.is_settling {
             node.process.work(&mut self.observed, &mut self.random, local_ms, &mut out);

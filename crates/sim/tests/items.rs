@@ -64,3 +64,28 @@ fn items_that_do_not_reach_backups_are_noticed() {
     println!("found by seed {found:?}");
     assert!(found.is_some());
 }
+
+/// A move may miss an item that another thread writes while the move's scan passes it.
+#[test]
+fn moves_that_do_not_wait_for_other_threads_are_noticed() {
+    let finds = |seed: &u64| {
+        let mut world: World<ItemNode> =
+            World::new(*seed, 4, FAULTS, Mutant::MovesWhileOthersWrite);
+        world.run(8_000);
+        world.settle();
+        world.read_items();
+        let observed = &world.observed;
+        !(observed.wrong_answers.is_empty() && observed.items.violations().is_empty())
+    };
+    let found = seeds(0, 100).find(finds);
+    println!("found by seed {found:?}");
+    assert!(found.is_some());
+}
+
+/// A thread that runs before the node's after a pause, when the lease has ended and another node
+/// has changed items, may not answer what it reads.
+#[test]
+fn reads_that_nothing_checks_are_noticed() {
+    let scenario = Scenario { items: true, seconds: 12, ..Scenario::default() };
+    assert!(Run::seed_that_finds(&scenario, Mutant::AnswersWithoutCheck).is_some());
+}

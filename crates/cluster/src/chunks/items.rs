@@ -98,35 +98,6 @@ impl ItemVerb {
         })
     }
 
-    /// The verb for an engine in which every item has a CAS id from the start, so that reading the
-    /// id needs no memory for another copy of the item. None for a plain read.
-    pub fn as_numbering_verb(&self) -> Option<Verb<'_>> {
-        let mut verb = self.as_verb()?;
-        match &mut verb {
-            Verb::Store(store) => store.wants_cas = true,
-            Verb::Arithmetic(arithmetic) => arithmetic.wants_cas = true,
-            Verb::Get(get) => get.wants_cas |= get.vivify.is_some(),
-            // The item has an id already, and one that stays as stale gets a new one.
-            Verb::Delete(_) => {}
-        }
-        Some(verb)
-    }
-
-    /// Removes a CAS id that the sender did not ask for from the outcome of
-    /// [`Self::as_numbering_verb`].
-    pub fn as_asked(&self, mut outcome: Outcome) -> Outcome {
-        match (self, &mut outcome) {
-            (Self::Store(head, _), Outcome::Stored(written)) if !head.wants_cas => {
-                written.cas = head.new_cas;
-            }
-            (Self::Arithmetic(arithmetic), Outcome::Number(counted)) if !arithmetic.wants_cas => {
-                counted.cas = arithmetic.new_cas;
-            }
-            _ => {}
-        }
-        outcome
-    }
-
     /// Whether a repetition could do or answer something else. Repeated touches and requests for a
     /// CAS id are harmless.
     pub fn changes(&self) -> bool {
@@ -143,6 +114,41 @@ impl ItemVerb {
     pub fn writes(&self) -> bool {
         matches!(self, Self::Get(Get { touch: Some(_), .. })) || self.changes()
     }
+
+    /// [`Self::writes`] of the verb that becomes `verb`.
+    pub fn may_write(verb: &Verb<'_>) -> bool {
+        match verb {
+            Verb::Get(get) => Self::Get(*get).writes(),
+            Verb::Store(_) | Verb::Arithmetic(_) | Verb::Delete(_) => true,
+        }
+    }
+}
+
+/// The verb for an engine in which every item has a CAS id from the start, so that reading the id
+/// needs no memory for another copy of the item.
+pub fn with_cas_ids(mut verb: Verb<'_>) -> Verb<'_> {
+    match &mut verb {
+        Verb::Store(store) => store.wants_cas = true,
+        Verb::Arithmetic(arithmetic) => arithmetic.wants_cas = true,
+        Verb::Get(get) => get.wants_cas |= get.vivify.is_some(),
+        // The item has an id already, and one that stays as stale gets a new one.
+        Verb::Delete(_) => {}
+    }
+    verb
+}
+
+/// Removes a CAS id that nobody asked for from the outcome of [`with_cas_ids`] of `asked`.
+pub fn without_unasked_cas(asked: &Verb<'_>, mut outcome: Outcome) -> Outcome {
+    match (asked, &mut outcome) {
+        (Verb::Store(store), Outcome::Stored(written)) if !store.wants_cas => {
+            written.cas = store.new_cas;
+        }
+        (Verb::Arithmetic(arithmetic), Outcome::Number(counted)) if !arithmetic.wants_cas => {
+            counted.cas = arithmetic.new_cas;
+        }
+        _ => {}
+    }
+    outcome
 }
 
 /// The answer to an operation on an item. Times are relative (invariant 1).

@@ -12,7 +12,7 @@ mod store;
 
 pub use items::{
     ItemAnswer, ItemOp, ItemRecord, ItemTime, ItemVerb, MovingItem, ReplicaItem, StoreHead,
-    from_relative, to_relative, with_times,
+    from_relative, to_relative, with_cas_ids, with_times, without_unasked_cas,
 };
 pub(crate) use request::value_bytes;
 pub use request::{

@@ -8,7 +8,8 @@ use amalgam_op::{
 };
 
 use super::items::{
-    ItemAnswer, ItemOp, ItemRecord, ItemTime, MovingItem, ReplicaItem, to_relative, with_times,
+    ItemAnswer, ItemOp, ItemRecord, ItemTime, MovingItem, ReplicaItem, to_relative, with_cas_ids,
+    with_times, without_unasked_cas,
 };
 use crate::codec::Wire;
 use crate::ids::ChunkId;
@@ -424,8 +425,11 @@ impl<W: Worker> ChunkStore for ItemStore<W> {
         }
         let now = (self.clock)().now;
         let mut sink = OneItem { now: &now, hit: None };
-        let outcome = match op.verb.as_numbering_verb() {
-            Some(verb) => Some(self.items.apply(&Op { key, verb }, &now, &mut sink)),
+        let outcome = match op.verb.as_verb() {
+            Some(asked) => {
+                let op = Op { key, verb: with_cas_ids(asked) };
+                Some(without_unasked_cas(&asked, self.items.apply(&op, &now, &mut sink)))
+            }
             None => {
                 self.items.get_batch(&[key], &now, &mut sink);
                 None
@@ -433,8 +437,7 @@ impl<W: Worker> ChunkStore for ItemStore<W> {
         };
         let (hit, item) = sink.hit.unzip();
         self.items.quiesce();
-        let read = || hit.map_or(Outcome::NotFound, Outcome::Hit);
-        let outcome = op.verb.as_asked(outcome.unwrap_or_else(read));
+        let outcome = outcome.unwrap_or_else(|| hit.map_or(Outcome::NotFound, Outcome::Hit));
         ItemAnswer { outcome: with_times(outcome, |time| to_relative(time, &now)), item }
     }
 

@@ -37,6 +37,7 @@ mod store;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod unacknowledged;
 
 /// The most keys in one [`ReplicationMessage::Fetch`].
 pub(crate) const FETCH_KEYS_MAX: usize = 1_024;
@@ -46,6 +47,7 @@ pub use primary::{ItemKey, ReplicationCommand, ReplicationPrimary};
 pub(crate) use primary::{NAMED_CHANGES_MAX, chunk};
 pub use record::LogWriter;
 pub use store::{RecoveredState, ReplicaContents, ReplicaStore};
+pub use unacknowledged::UnacknowledgedIds;
 
 use crate::chunks::SessionState;
 use crate::ids::IdRange;

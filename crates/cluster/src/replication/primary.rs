@@ -5,11 +5,15 @@
 //! the owner itself may be the node that is cut off.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::entry::MutationRef;
 use super::placement::ReplicaPlacement;
 use super::stream::{EntryBufferPool, ReplicationStream};
-use super::{Mutation, RecordKey, ReplicationEntry, ReplicationMessage, ReplicationSettings};
+use super::{
+    Mutation, RecordKey, ReplicationEntry, ReplicationMessage, ReplicationSettings,
+    UnacknowledgedIds,
+};
 use crate::chunks::{CachedReply, ChunkStore, ClientState, SessionState};
 use crate::codec::Wire;
 use crate::hash::IntHashMap;
@@ -107,6 +111,8 @@ pub struct ReplicationPrimary {
     next_version: u64,
     pending_writes: IntHashMap<u64, PendingWrite>,
     pending_by_id: IntHashMap<ChunkId, u64>,
+    /// The keys of `pending_by_id`, for other threads.
+    unacknowledged: Arc<UnacknowledgedIds>,
     set_changes: BTreeMap<u64, ReplicaSetChange>,
     next_change: u64,
     /// Rack of each node that named one.
@@ -138,6 +144,7 @@ impl ReplicationPrimary {
             next_version: 1,
             pending_writes: IntHashMap::default(),
             pending_by_id: IntHashMap::default(),
+            unacknowledged: Arc::new(UnacknowledgedIds::new(settings.backups > 0)),
             set_changes: BTreeMap::new(),
             next_change: 1,
             racks: BTreeMap::new(),
@@ -299,7 +306,14 @@ impl ReplicationPrimary {
         self.backup_sets.assign(ids.start()..ids.end(), None);
         self.set_changes.retain(|_, change| !change.ids.overlaps(ids));
         self.pending_writes.retain(|_, write| !ids.contains(write.id));
-        self.pending_by_id.retain(|id, _| !ids.contains(*id));
+        let unacknowledged = &self.unacknowledged;
+        self.pending_by_id.retain(|id, _| {
+            let is_kept = !ids.contains(*id);
+            if !is_kept {
+                unacknowledged.remove(*id);
+            }
+            is_kept
+        });
     }
 
     /// Whether a change of the backups of some of `ids` is in progress.
@@ -365,7 +379,9 @@ impl ReplicationPrimary {
         if !peers.is_empty() {
             let version = self.send(&peers, true, encode);
             self.pending_writes.insert(version, PendingWrite { id, missing_acks: peers.len() });
-            self.pending_by_id.insert(id, version);
+            if self.pending_by_id.insert(id, version).is_none() {
+                self.unacknowledged.add(id);
+            }
         }
         peers.clear();
         self.peers = peers;
@@ -375,6 +391,11 @@ impl ReplicationPrimary {
     /// the chunk may be sent before that.
     pub fn pending_version(&self, id: ChunkId) -> Option<u64> {
         self.pending_by_id.get(&id).copied()
+    }
+
+    /// The ids with a pending change, for other threads.
+    pub fn unacknowledged(&self) -> &Arc<UnacknowledgedIds> {
+        &self.unacknowledged
     }
 
     /// Whether a change of some of `ids` is pending.
@@ -520,6 +541,7 @@ impl ReplicationPrimary {
             self.pending_writes.remove(&version);
             if self.pending_by_id.get(&id) == Some(&version) {
                 self.pending_by_id.remove(&id);
+                self.unacknowledged.remove(id);
             }
             self.acknowledged.push(version);
         }

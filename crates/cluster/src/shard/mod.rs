@@ -18,9 +18,11 @@ mod missing;
 mod moves;
 mod pending_replies;
 mod scan;
+mod served;
 mod service;
 
 pub use failover_task::UnreadableChunks;
 pub use moves::{MOVES_MAX, MoveMessage, Page};
 pub use pending_replies::Requester;
+pub use served::{Served, ServedThread};
 pub use service::{ChunkCommand, ChunkService, ChunkSettings};

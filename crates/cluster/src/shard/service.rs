@@ -1,11 +1,13 @@
 //! The chunk service of one node.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use super::failover_task::{FailoverTask, Fetched};
 use super::moves::{IncomingMove, MoveMessage, OutgoingMove};
 use super::pending_replies::{PendingReplies, PendingReply, Requester};
 use super::scan::ItemScan;
+use super::served::Served;
 use crate::chunks::{
     Action, ChunkError, ChunkStore, ClientId, ItemAnswer, ItemOp, ItemTime, ItemVerb,
     MAX_CHUNK_BYTES, OPERATIONS_MAX, Operation, Reply, Request, Response, Sessions, StoreError,
@@ -26,6 +28,7 @@ use crate::replication::{
 mod failover;
 mod item_scan;
 mod migration;
+mod publication;
 
 /// Ids that one `create` tries at most; ids that were transferred to others are skipped.
 const ALLOCATIONS_MAX: usize = 64;
@@ -99,6 +102,8 @@ pub struct ChunkService<S> {
     owned: IntervalMap<u64>,
     /// Ids that are about to be transferred.
     frozen: IntervalMap<()>,
+    /// What other threads know of the two maps above and of `outgoing`.
+    served: Arc<Served>,
     /// Ids that were transferred, and their new placement: a hint for clients.
     moved: IntervalMap<Placement>,
     sessions: Sessions,
@@ -134,12 +139,15 @@ pub struct ChunkService<S> {
 impl<S: ChunkStore> ChunkService<S> {
     /// Creates a service that owns nothing.
     pub fn new(me: Peer, limits: ChunkSettings, store: S) -> Self {
+        let replication = ReplicationPrimary::new(me, limits.replication);
+        let served = Arc::new(Served::new(Arc::clone(replication.unacknowledged())));
         Self {
             me,
             limits,
             store,
             owned: IntervalMap::default(),
             frozen: IntervalMap::default(),
+            served,
             moved: IntervalMap::default(),
             sessions: Sessions::default(),
             outgoing: BTreeMap::new(),
@@ -155,7 +163,7 @@ impl<S: ChunkStore> ChunkService<S> {
             claim_waits: false,
             next_claim_ms: 0,
             deadline_ms: 0,
-            replication: ReplicationPrimary::new(me, limits.replication),
+            replication,
             pending_replies: PendingReplies::default(),
             failovers: BTreeMap::new(),
             loading: VecDeque::new(),
@@ -167,6 +175,11 @@ impl<S: ChunkStore> ChunkService<S> {
     /// The replication of this node's chunks to its backups.
     pub fn replication(&self) -> &ReplicationPrimary {
         &self.replication
+    }
+
+    /// What this node serves, for other threads.
+    pub fn served(&self) -> &Arc<Served> {
+        &self.served
     }
 
     /// Sets the racks of nodes.
@@ -225,6 +238,7 @@ impl<S: ChunkStore> ChunkService<S> {
     /// Sets the time until which the node is certain to be a member; it answers nothing later.
     pub fn set_deadline(&mut self, deadline_ms: u64) {
         self.deadline_ms = deadline_ms;
+        self.served.set_deadline(deadline_ms);
     }
 
     /// Whether this node serves an id now.
@@ -365,11 +379,14 @@ impl<S: ChunkStore> ChunkService<S> {
             _ => {}
         }
         self.replication.on_message(from, message, now_ms);
+        if self.replication.is_deposed() {
+            self.served.withdraw();
+        }
         self.release(clock, out);
     }
 
-    /// Sends backups the changes since the last call, and more to those that catch up. Call it once
-    /// after a batch of requests.
+    /// Sends backups the changes since the last call, and more to those that catch up; publishes
+    /// what this node serves, if that has changed. Call it once after a batch of requests.
     pub fn flush(&mut self, now_ms: u64, out: &mut Vec<ChunkCommand>) {
         let mut wanted = Vec::new();
         let sessions = &self.sessions;
@@ -377,6 +394,9 @@ impl<S: ChunkStore> ChunkService<S> {
         self.replication.advance_catch_up(&mut self.store, &export, &mut wanted);
         self.replication.flush(now_ms, &mut wanted);
         out.extend(wanted.into_iter().map(ChunkCommand::Replication));
+        if self.served.is_withdrawn() && !self.replication.is_deposed() {
+            self.publish();
+        }
     }
 
     /// Advances the time to `now_ms`: expires sessions, claims ids, continues moves.
@@ -397,6 +417,7 @@ impl<S: ChunkStore> ChunkService<S> {
             self.claiming = self.replication.choose_backup_set(ids);
             out.push(ChunkCommand::Claim(ids, self.claiming.clone()));
         }
+        self.record_others();
         self.tick_moves(now_ms, out);
         self.tick_scan(now_ms, out);
         self.tick_copies(now_ms, out);
@@ -430,7 +451,7 @@ impl<S: ChunkStore> ChunkService<S> {
         match result {
             Ok(epoch) => {
                 self.skipped_ids = 0;
-                self.owned.assign(ids.start()..ids.end(), Some(epoch));
+                self.set_owned(ids, Some(epoch));
                 let backups = std::mem::take(&mut self.claiming);
                 self.replication.set_backups(ids, backups);
             }
@@ -448,7 +469,7 @@ impl<S: ChunkStore> ChunkService<S> {
     /// backups are wanted, nothing is changed before there are enough.
     pub fn own_partition(&mut self, ids: IdRange, epoch: u64) {
         self.remove_now(ids);
-        self.owned.assign(ids.start()..ids.end(), Some(epoch));
+        self.set_owned(ids, Some(epoch));
         self.replication.set_backups(ids, Vec::new());
     }
 
@@ -501,10 +522,12 @@ impl<S: ChunkStore> ChunkService<S> {
                 if op.verb.writes() && !self.replication.accepts(*id) {
                     return Err(ChunkError::Retry);
                 }
+                let is_announced = self.announce(action);
                 let done = self.item(*id, op);
                 if let Some((id, Some(mutation))) = self.changed.take() {
                     self.replication.replicate(id, mutation, Vec::new());
                 }
+                self.end_announcement(*id, is_announced);
                 return Ok(done);
             }
             _ => {}
@@ -517,6 +540,7 @@ impl<S: ChunkStore> ChunkService<S> {
         if let Some(before) = self.sessions.cached_response(client, *number) {
             return before;
         }
+        let is_announced = self.announce(action);
         let (id, result) = match action.id() {
             None => {
                 let Action::Create(value) = action else { return Err(ChunkError::NoChunk) };
@@ -525,6 +549,7 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             Some(id) => {
                 if !self.replication.accepts(id) {
+                    self.end_announcement(id, is_announced);
                     return Err(ChunkError::Retry);
                 }
                 let result = match action {
@@ -548,6 +573,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 self.replication.replicate(id, Mutation::RemoveLock(id), Vec::new());
             }
         }
+        self.end_announcement(id, is_announced);
         result
     }
 

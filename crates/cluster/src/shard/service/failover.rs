@@ -417,8 +417,8 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Drops ids that this node no longer owns.
     fn lose(&mut self, ids: IdRange) {
-        self.owned.assign(ids.start()..ids.end(), None);
-        self.frozen.assign(ids.start()..ids.end(), None);
+        self.set_owned(ids, None);
+        self.set_frozen(ids, false);
         self.replication.drop_ids(ids);
         self.remove_all(ids);
     }
@@ -435,7 +435,7 @@ impl<S: ChunkStore> ChunkService<S> {
         match (self.failovers.remove(&number), result) {
             (Some(failover), Ok(epoch)) => {
                 self.moved.assign(ids.start()..ids.end(), None);
-                self.owned.assign(ids.start()..ids.end(), Some(epoch));
+                self.set_owned(ids, Some(epoch));
                 self.replication.discard_former(failover.grant.source, ids, &members);
                 let given_up = failover.past_learners.iter().filter(|peer| !members.contains(peer));
                 self.replication.clear_on(ids, given_up.copied());

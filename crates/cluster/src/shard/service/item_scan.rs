@@ -3,8 +3,8 @@
 //! move of items is like one of chunks, with keys in place of ids.
 //!
 //! Invariants of this module:
-//! 1. A scan begins after its moves started to note writes: an item that it does not see was
-//!    written since, and was noted.
+//! 1. A scan begins after its moves started to note writes, and after other threads have ended
+//!    theirs: an item that it does not see was written since, and was noted.
 //! 2. Items of transferred ids are removed by a scan; until it ends the ids are neither accepted
 //!    back nor claimed.
 //! 3. Backups that catch up are sent every write since they joined, and all items of a scan that
@@ -48,7 +48,9 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Continues the scan, or begins one if something waits for it.
     pub(super) fn tick_scan(&mut self, now_ms: u64, out: &mut Vec<ChunkCommand>) {
-        if self.scan.at.is_none() && !self.begin_scan(now_ms) {
+        // Otherwise a write past this thread might be neither seen nor noted (invariant 1).
+        let may_begin = self.served.earlier_writes_have_ended();
+        if self.scan.at.is_none() && !(may_begin && self.begin_scan(now_ms)) {
             return;
         }
         if !self.scan_slice() {
@@ -68,7 +70,8 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     /// Removes the items of transferred ids before the ids are served again. Rare: it runs a whole
-    /// scan at once.
+    /// scan at once. No other thread writes these ids: their writes had ended before the scan of
+    /// the move that transferred them, or this node has no lease any more.
     pub(super) fn remove_now(&mut self, ids: IdRange) {
         while self.is_removing(ids) {
             if self.scan.at.is_none() {

@@ -60,6 +60,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 heard_ms: now_ms,
                 is_target_dead: false,
             };
+            self.before_served_changes(ids);
             self.outgoing.insert(number, outgoing);
         }
         is_possible
@@ -123,7 +124,7 @@ impl<S: ChunkStore> ChunkService<S> {
                     outgoing.target == from && matches!(outgoing.stage, MoveStage::HandingOver(_))
                 });
                 if is_handing_over {
-                    self.outgoing.remove(&number);
+                    self.forget_outgoing(number);
                 }
             }
         }
@@ -141,9 +142,16 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Cancels a move from this node; it serves the ids as before.
     fn cancel_outgoing(&mut self, number: u64) {
-        if let Some(outgoing) = self.outgoing.remove(&number) {
-            self.frozen.assign(outgoing.ids.start()..outgoing.ids.end(), None);
+        if let Some(ids) = self.forget_outgoing(number) {
+            self.set_frozen(ids, false);
         }
+    }
+
+    fn forget_outgoing(&mut self, number: u64) -> Option<IdRange> {
+        let ids = self.outgoing.get(&number)?.ids;
+        self.before_served_changes(ids);
+        self.outgoing.remove(&number);
+        Some(ids)
     }
 
     fn on_ack(
@@ -229,7 +237,7 @@ impl<S: ChunkStore> ChunkService<S> {
                     if freezes { MoveStage::Frozen } else { MoveStage::CatchingUp(rounds - 1) };
                 if freezes {
                     // From here on nobody reads or writes the ids until the metadata has changed.
-                    self.frozen.assign(outgoing.ids.start()..outgoing.ids.end(), Some(()));
+                    self.set_frozen(outgoing.ids, true);
                 }
             }
             while chunks.len() < PAGE_CHUNKS
@@ -281,13 +289,13 @@ impl<S: ChunkStore> ChunkService<S> {
                     target,
                     MoveMessage::Transferred { number, ids, epoch },
                 ));
-                self.owned.assign(ids.start()..ids.end(), None);
-                self.frozen.assign(ids.start()..ids.end(), None);
+                self.set_owned(ids, None);
+                self.set_frozen(ids, false);
                 self.note_moved(ids, Placement::of_owner(target.node));
                 self.replication.hand_over(ids);
                 self.remove_all(ids);
                 if is_target_dead {
-                    self.outgoing.remove(&number);
+                    self.forget_outgoing(number);
                 }
             }
             Err(_) => {
@@ -500,7 +508,7 @@ impl<S: ChunkStore> ChunkService<S> {
         let ids = incoming.ids;
         self.sessions.import(ids, &incoming.tail.unwrap_or_default(), now_ms);
         self.moved.assign(ids.start()..ids.end(), None);
-        self.owned.assign(ids.start()..ids.end(), Some(epoch));
+        self.set_owned(ids, Some(epoch));
         self.replication.set_backups(ids, incoming.backups);
         if let Some(change) = incoming.change {
             self.replication.abort(change);
