@@ -22,8 +22,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::logs::Threshold;
 use crate::options::{SharedOptions, default_port, layered};
-use crate::serve::{STOP_SIGNALS, raise_to_maximum, random_seed};
+use crate::serve::{RELOAD_SIGNAL, STOP_SIGNALS, raise_to_maximum, random_seed};
 use crate::size::Size;
+use crate::{clients, extended};
 use secrets::{operator_token, secret, token};
 
 mod holding;
@@ -223,6 +224,7 @@ impl NodeOptions {
     pub fn default_texts() -> toml::Table {
         let mut table = toml::Table::try_from(Self::defaults()).unwrap_or_default();
         table.insert("log-level".to_owned(), "info".into());
+        SharedOptions::add_default_texts(&mut table);
         table
     }
 
@@ -485,23 +487,36 @@ fn is_open_to_all(configuration: &NodeConfiguration) -> bool {
     !is_alone && configuration.token.is_empty() && configuration.tls.is_none()
 }
 
+/// The settings of the port for memcached's clients of a node.
+fn client_settings(
+    options: &NodeOptions,
+    configuration: &NodeConfiguration,
+) -> anyhow::Result<Settings> {
+    let extended = extended::parse(&options.shared.extended.join(","))?;
+    let without_use =
+        [("hashpower", extended.hash_power.is_some()), ("eviction", extended.eviction.is_some())];
+    if let Some((name, _)) = without_use.iter().find(|(_, is_given)| *is_given) {
+        bail!("-o {name} is for a server without a cluster: nodes do not evict; leave it out");
+    }
+    if !extended.ignored.is_empty() {
+        log::warn!(options = extended.ignored.join(","); "these options have no effect");
+    }
+    Ok(Settings {
+        memory_bytes: configuration.memory_bytes,
+        max_item_bytes: configuration.max_item_bytes,
+        evicts: false,
+        ..clients::settings(&options.shared, &extended)?
+    })
+}
+
 /// Opens the server of memcached clients in front of a node.
 fn server(
     node: &RunningNode,
     clients: SocketAddr,
-    admin: Option<SocketAddr>,
-    configuration: &NodeConfiguration,
+    settings: &Settings,
     unavailable: Option<Unavailable>,
 ) -> anyhow::Result<Server<amalgam_node::Gateway>> {
-    let settings = Settings {
-        listen: vec![clients.into()],
-        admin,
-        threads: configuration.threads,
-        memory_bytes: configuration.memory_bytes,
-        max_item_bytes: configuration.max_item_bytes,
-        evicts: false,
-        ..Settings::default()
-    };
+    let settings = Settings { listen: vec![clients.into()], ..settings.clone() };
     let mut gateway = node.gateway();
     if unavailable == Some(Unavailable::Miss) {
         gateway = gateway.answer_misses();
@@ -509,6 +524,7 @@ fn server(
     let server = Server::open_around(settings, gateway)
         .with_context(|| format!("memcached's clients cannot be answered at {clients}"))?;
     server.stop_on_signals(STOP_SIGNALS)?;
+    server.reload_on_signal(RELOAD_SIGNAL)?;
     Ok(server)
 }
 
@@ -571,12 +587,12 @@ fn run_node<E: Engine>(options: &NodeOptions) -> anyhow::Result<()> {
         );
     }
     let clients = address(options.clients.as_deref().unwrap_or_default(), "--clients").usage()?;
-    let admin = options.shared.admin_address().usage()?;
+    let settings = client_settings(options, &configuration).usage()?;
     let node = RunningNode::start::<E>(&configuration, etcd(options)?)?;
     if let Err(error) = node.wait_until_ready(READY_PATIENCE) {
         log::warn!(error:%; "not all keys have an owner yet");
     }
-    let server = server(&node, clients, admin, &configuration, options.unavailable)?;
+    let server = server(&node, clients, &settings, options.unavailable)?;
     serve(vec![(node, server)], true)
 }
 
@@ -629,14 +645,15 @@ fn run_local<E: Engine>(options: &NodeOptions, nodes: usize, port: u16) -> anyho
     } else {
         etcd(options)?
     };
-    // The first node serves the admin address for the whole process.
-    let mut admin = options.shared.admin_address().usage()?;
+    let mut settings = client_settings(options, &configuration).usage()?;
     let nodes = start_local::<E>(nodes, &configuration, &membership)?;
     let mut running = Vec::new();
     for (number, node) in nodes.into_iter().enumerate() {
         let port = if port == 0 { 0 } else { port + number as u16 };
         let clients = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let server = server(&node, clients, admin.take(), &configuration, options.unavailable)?;
+        let server = server(&node, clients, &settings, options.unavailable)?;
+        // The first node serves the admin address for the whole process.
+        settings.admin = None;
         running.push((node, server));
     }
     serve(running, false)

@@ -109,7 +109,21 @@ const ADVISE_TOPICS: &[Topic] = &[
 ];
 
 const NODE_TOPICS: &[Topic] = &[
-    ("Network", &["listen", "advertise", "clients", "port", "threads", "unavailable"]),
+    (
+        "Network",
+        &[
+            "listen",
+            "advertise",
+            "clients",
+            "port",
+            "threads",
+            "unavailable",
+            "conn_limit",
+            "listen_backlog",
+            "protocol",
+            "max_reqs_per_event",
+        ],
+    ),
     (
         "Membership",
         &[
@@ -127,7 +141,22 @@ const NODE_TOPICS: &[Topic] = &[
     ),
     ("Memory", &["engine", "memory", "chunk_memory"]),
     ("Backups", &["backups", "copy_sets", "rack", "backup_dir", "backup_mode", "backup_space"]),
-    ("Security", &["join_token_file", "operator_token_file", "tls_cert", "tls_key", "tls_ca"]),
+    (
+        "Security",
+        &[
+            "join_token_file",
+            "operator_token_file",
+            "tls_cert",
+            "tls_key",
+            "tls_ca",
+            "enable_sasl",
+            "auth_file",
+            "enable_ssl",
+            "disable_flush_all",
+            "disable_dumping",
+            "disable_watch",
+        ],
+    ),
     ("Monitoring", &["admin", "admin_public", "log_level", "log_format"]),
 ];
 

@@ -3,6 +3,7 @@
 //! `amalgam serve` takes memcached's options. So does the binary when it is called `memcached` (or
 //! `memcached-debug`), or when its first argument is an option.
 
+mod clients;
 mod cluster;
 mod color;
 mod daemon;

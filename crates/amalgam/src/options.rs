@@ -26,6 +26,57 @@ pub struct SharedOptions {
     /// Number of threads that serve memcached clients
     #[arg(short = 't', long, value_name = "NUM")]
     pub threads: Option<usize>,
+    /// Maximum number of simultaneous connections
+    #[arg(short = 'c', long, value_name = "NUM")]
+    pub conn_limit: Option<usize>,
+    /// Maximum number of connections that wait to be accepted
+    #[arg(short = 'b', long, value_name = "NUM")]
+    pub listen_backlog: Option<u32>,
+    /// Maximum number of requests of one connection that run before other connections have their
+    /// turn [default: all that one read brings]
+    #[arg(short = 'R', long, value_name = "NUM")]
+    pub max_reqs_per_event: Option<usize>,
+    /// Protocol: ascii, binary or auto
+    #[arg(short = 'B', long, value_name = "PROTOCOL")]
+    pub protocol: Option<String>,
+    /// Require SASL authentication (CRAM-MD5 or PLAIN, binary protocol); users are in the file that
+    /// the environment variable MEMCACHED_SASL_PWDB names
+    #[arg(short = 'S', long)]
+    #[serde(skip_serializing_if = "is_off")]
+    pub enable_sasl: bool,
+    /// Require authentication in the text protocol; the file has lines of the form user:password
+    /// and is read again on SIGHUP
+    #[arg(short = 'Y', long, value_name = "FILE")]
+    pub auth_file: Option<PathBuf>,
+    /// Refuse the "flush_all" command
+    #[arg(short = 'F', long)]
+    #[serde(skip_serializing_if = "is_off")]
+    pub disable_flush_all: bool,
+    /// Refuse commands that list keys
+    #[arg(short = 'X', long)]
+    #[serde(skip_serializing_if = "is_off")]
+    pub disable_dumping: bool,
+    /// Refuse the "watch" command
+    #[arg(short = 'W', long)]
+    #[serde(skip_serializing_if = "is_off")]
+    pub disable_watch: bool,
+    /// Secure connections of memcached's clients over TCP with TLS; requires -o ssl_chain_cert and
+    /// ssl_key. The files are read again on SIGHUP and by the command "refresh_certs"
+    #[arg(short = 'Z', long)]
+    #[serde(skip_serializing_if = "is_off")]
+    pub enable_ssl: bool,
+    /// Comma-separated extended options: idle_timeout=SECONDS (0 is never), send_timeout=SECONDS
+    /// without progress until a connection with unsent answers is closed (60 by default, 0 is
+    /// never), maxconns_fast (default) or no_maxconns_fast, no_drop_privileges, sock_cookie_id=NUM
+    /// (a mark of listening sockets, for filters of packets); for a server without a cluster,
+    /// hashpower=NUM, eviction=clock (default) or probation; for -Z, ssl_chain_cert=FILE,
+    /// ssl_key=FILE, ssl_keyformat (1 PEM, 2 DER), ssl_ca_cert=FILE (the CAs of clients),
+    /// ssl_verify_mode (0 none, 1 request, 2 require), ssl_ciphers=LIST, ssl_min_version (2 for TLS
+    /// 1.2, 3 for TLS 1.3), ssl_session_cache, ssl_wbuf_size=KILOBYTES; memcached's other options
+    /// are ignored
+    #[arg(short = 'o', long, value_name = "LIST")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub extended: Vec<String>,
     /// Serve the live page, /metrics (for Prometheus), /healthz and /readyz over HTTP at this
     /// address
     #[arg(long, value_name = "HOST:PORT")]
@@ -45,12 +96,20 @@ pub struct SharedOptions {
 impl SharedOptions {
     /// The defaults of both commands.
     pub fn defaults() -> Self {
+        let settings = Settings::default();
         Self {
             engine: Some(DEFAULT_ENGINE.to_owned()),
-            threads: Some(Settings::default().threads),
+            threads: Some(settings.threads),
+            conn_limit: Some(settings.max_connections),
+            listen_backlog: Some(settings.backlog),
             log_format: Some(Format::Text),
             ..Self::default()
         }
+    }
+
+    /// Adds the defaults that are no values to those of `--help`.
+    pub fn add_default_texts(table: &mut toml::Table) {
+        table.insert("protocol".to_owned(), "auto, or binary with -S".into());
     }
 
     /// Checks that there is an engine of the chosen name.
@@ -169,9 +228,6 @@ pub struct Options {
     #[arg(short = 'M', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub disable_evictions: bool,
-    /// Maximum number of simultaneous connections
-    #[arg(short = 'c', long, value_name = "NUM")]
-    pub conn_limit: Option<usize>,
     /// Touch all memory at start, so that no request waits for the system to provide pages
     #[arg(short = 'k', long)]
     #[serde(skip_serializing_if = "is_off")]
@@ -201,20 +257,10 @@ pub struct Options {
     #[arg(long)]
     #[serde(skip_serializing_if = "is_off")]
     pub pin_threads: bool,
-    /// Maximum number of requests of one connection that run before other connections have their
-    /// turn [default: all that one read brings]
-    #[arg(short = 'R', long, value_name = "NUM")]
-    pub max_reqs_per_event: Option<usize>,
     /// Do not keep CAS ids for items
     #[arg(short = 'C', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub disable_cas: bool,
-    /// Maximum number of connections that wait to be accepted
-    #[arg(short = 'b', long, value_name = "NUM")]
-    pub listen_backlog: Option<u32>,
-    /// Protocol: ascii, binary or auto
-    #[arg(short = 'B', long, value_name = "PROTOCOL")]
-    pub protocol: Option<String>,
     /// Size of the largest item; a bare number is bytes
     #[arg(short = 'I', long, value_name = "SIZE")]
     pub max_item_size: Option<Size>,
@@ -222,46 +268,9 @@ pub struct Options {
     /// and the next start with the same file reads them
     #[arg(short = 'e', long, value_name = "FILE")]
     pub memory_file: Option<PathBuf>,
-    /// Require SASL authentication (CRAM-MD5 or PLAIN, binary protocol); users are in the file that
-    /// the environment variable MEMCACHED_SASL_PWDB names
-    #[arg(short = 'S', long)]
-    #[serde(skip_serializing_if = "is_off")]
-    pub enable_sasl: bool,
-    /// Require authentication in the text protocol; the file has lines of the form user:password
-    /// and is read again on SIGHUP
-    #[arg(short = 'Y', long, value_name = "FILE")]
-    pub auth_file: Option<PathBuf>,
-    /// Refuse the "flush_all" command
-    #[arg(short = 'F', long)]
-    #[serde(skip_serializing_if = "is_off")]
-    pub disable_flush_all: bool,
-    /// Refuse commands that list keys
-    #[arg(short = 'X', long)]
-    #[serde(skip_serializing_if = "is_off")]
-    pub disable_dumping: bool,
-    /// Refuse the "watch" command
-    #[arg(short = 'W', long)]
-    #[serde(skip_serializing_if = "is_off")]
-    pub disable_watch: bool,
     /// Ignored: accepted for compatibility with memcached
     #[arg(short = 'N', long, value_name = "NUM")]
     pub napi_ids: Option<u32>,
-    /// Secure connections over TCP with TLS; requires -o ssl_chain_cert and ssl_key. The files are
-    /// read again on SIGHUP and by the command "refresh_certs"
-    #[arg(short = 'Z', long)]
-    #[serde(skip_serializing_if = "is_off")]
-    pub enable_ssl: bool,
-    /// Comma-separated extended options: idle_timeout=SECONDS (0 is never), send_timeout=SECONDS
-    /// without progress until a connection with unsent answers is closed (60 by default, 0 is
-    /// never), maxconns_fast (default) or no_maxconns_fast, hashpower=NUM, no_drop_privileges,
-    /// eviction=clock (default) or probation, sock_cookie_id=NUM (a mark of listening
-    /// sockets, for filters of packets); for -Z, ssl_chain_cert=FILE, ssl_key=FILE,
-    /// ssl_keyformat (1 PEM, 2 DER), ssl_ca_cert=FILE (the CAs of clients), ssl_verify_mode (0
-    /// none, 1 request, 2 require), ssl_ciphers=LIST, ssl_min_version (2 for TLS 1.2, 3 for TLS
-    /// 1.3), ssl_session_cache, ssl_wbuf_size=KILOBYTES; memcached's other options are ignored
-    #[arg(short = 'o', long, value_name = "LIST")]
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub extended: Vec<String>,
     /// Print the licence
     #[arg(short = 'i', long)]
     #[serde(skip)]
@@ -293,8 +302,6 @@ impl Options {
             udp_port: Some(0),
             unix_mask: Some(format!("{:o}", settings.unix_mode)),
             memory: Some(Size::whole_mebibytes(settings.memory_bytes)),
-            conn_limit: Some(settings.max_connections),
-            listen_backlog: Some(settings.backlog),
             max_item_size: Some(Size::whole_mebibytes(settings.max_item_bytes)),
             ..Self::default()
         }
@@ -304,8 +311,8 @@ impl Options {
     pub fn default_texts() -> toml::Table {
         let mut table = toml::Table::try_from(Self::defaults()).unwrap_or_default();
         table.insert("port".to_owned(), default_port().into());
-        table.insert("protocol".to_owned(), "auto, or binary with -S".into());
         table.insert("log-level".to_owned(), "info, or debug with -v".into());
+        SharedOptions::add_default_texts(&mut table);
         table
     }
 
@@ -316,8 +323,8 @@ impl Options {
     /// If the file cannot be read or is not a valid configuration.
     pub fn effective(&self) -> anyhow::Result<Self> {
         let mut options = layered(&Self::defaults(), self, self.config.as_deref())?;
-        let protocol = if options.enable_sasl { "binary" } else { "auto" };
-        options.protocol.get_or_insert_with(|| protocol.to_owned());
+        let protocol = if options.shared.enable_sasl { "binary" } else { "auto" };
+        options.shared.protocol.get_or_insert_with(|| protocol.to_owned());
         Ok(options)
     }
 }
@@ -373,7 +380,7 @@ mod tests {
         assert_eq!(effective.shared.threads, Some(3));
         assert_eq!(effective.memory.unwrap().to_string(), "2GiB");
         assert!(effective.enable_shutdown);
-        assert_eq!(effective.conn_limit, Some(1024));
+        assert_eq!(effective.shared.conn_limit, Some(1024));
         for (text, expected) in [
             ("port = 1\nthread = 7\n", "line 2: option 'thread': unknown field `thread`"),
             ("# one\n\nthreads = \"7\"\n", "line 3: option 'threads': invalid type"),
@@ -404,8 +411,9 @@ mod tests {
     fn sasl_speaks_binary_unless_something_else_is_asked_for() {
         let protocol = |enable_sasl, given: Option<&str>| {
             let protocol = given.map(str::to_owned);
-            let options = Options { enable_sasl, protocol, ..Options::default() };
-            options.effective().unwrap().protocol.unwrap()
+            let shared = SharedOptions { enable_sasl, protocol, ..SharedOptions::default() };
+            let options = Options { shared, ..Options::default() };
+            options.effective().unwrap().shared.protocol.unwrap()
         };
         assert_eq!(protocol(true, None), "binary");
         assert_eq!(protocol(true, Some("auto")), "auto", "which is refused");

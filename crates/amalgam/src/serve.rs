@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use amalgam_bench::Usage;
@@ -21,7 +21,7 @@ use crate::extended::{self, Extended};
 use crate::logs::Threshold;
 use crate::options::{Options, default_port};
 use crate::size::Size;
-use crate::{daemon, user};
+use crate::{clients, daemon, user};
 
 /// The numbers of SIGINT and SIGTERM, which stop the server.
 pub const STOP_SIGNALS: &[i32] = &[2, 15];
@@ -30,7 +30,7 @@ pub const STOP_SIGNALS: &[i32] = &[2, 15];
 const GRACEFUL_SIGNAL: i32 = 10;
 
 /// The number of SIGHUP, which reloads the files of users and certificates.
-const RELOAD_SIGNAL: i32 = 1;
+pub const RELOAD_SIGNAL: i32 = 1;
 
 /// File descriptors reserved for uses other than client connections.
 const OTHER_FILES: u64 = 64;
@@ -72,7 +72,7 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
     options.shared.start_log(threshold);
     let is_daemon = options.daemon && daemon::is_daemon();
     let name = options.shared.known_engine().usage()?;
-    let extended = extended::parse(&options.extended.join(",")).usage()?;
+    let extended = extended::parse(&options.shared.extended.join(",")).usage()?;
     let settings = settings(&options, &extended).usage()?;
     user::require_user(options.user.as_deref()).usage()?;
     if options.daemon && !is_daemon {
@@ -189,46 +189,27 @@ pub fn random_seed() -> u64 {
 fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> {
     let defaults = Settings::default();
     let (memory_bytes, max_item_bytes) = sizes(options)?;
-    let max_connections = options.conn_limit.unwrap_or(defaults.max_connections);
-    ensure!(max_connections > 0, "-c must be more than 0");
-    ensure!(options.max_reqs_per_event != Some(0), "-R must be more than 0");
     check_ignored(options)?;
-    let (protocol, users_file) = protocol_and_users(options)?;
+    let has_users = options.shared.enable_sasl || options.shared.auth_file.is_some();
+    ensure!(
+        !has_users || options.udp_port.unwrap_or(0) == 0,
+        "UDP (-U) has no authentication: leave out -U, or -S and -Y"
+    );
     let (listen, listen_udp) = listen(options)?;
     Ok(Settings {
         listen,
         listen_udp,
-        tls: extended.tls.settings(options.enable_ssl)?,
         unix_socket: options.unix_socket.clone(),
         unix_mode: match options.unix_mask.as_deref() {
             Some(mask) => u32::from_str_radix(mask, 8).context("-a must be an octal number")?,
             None => defaults.unix_mode,
         },
-        admin: options.shared.admin_address()?,
-        threads: options.shared.thread_count()?,
         memory_bytes,
         evicts: !options.disable_evictions,
         eviction: extended.eviction.unwrap_or(defaults.eviction),
-        max_connections,
-        refuses_fast: extended.refuses_fast.unwrap_or(defaults.refuses_fast),
         max_item_bytes,
-        requests_per_batch: options.max_reqs_per_event,
-        buffer_bytes: extended.buffer_bytes,
-        backlog: options.listen_backlog.unwrap_or(defaults.backlog),
-        idle_timeout_seconds: extended
-            .idle_timeout_seconds
-            .unwrap_or(defaults.idle_timeout_seconds),
-        send_timeout_seconds: extended
-            .send_timeout_seconds
-            .unwrap_or(defaults.send_timeout_seconds),
-        protocol,
-        socket_mark: extended.socket_mark,
-        users_file,
         hands_out_cas: !options.disable_cas,
         allows_shutdown: options.enable_shutdown,
-        allows_flush: !options.disable_flush_all,
-        allows_dump: !options.disable_dumping,
-        allows_watch: !options.disable_watch,
         verbosity: options.verbose,
         pins_threads: options.pin_threads,
         prefix_delimiter: options
@@ -238,6 +219,7 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         tunables: tunables(options, extended),
         memory_file: options.memory_file.clone(),
         is_under_test: called_as(&["memcached-debug"]),
+        ..clients::settings(&options.shared, extended)?
     })
 }
 
@@ -306,34 +288,6 @@ fn called_as(names: &[&str]) -> bool {
     name.is_some_and(|name| names.iter().any(|known| name == *known))
 }
 
-/// The protocol of connections, and the file of users if clients must authenticate. Each way to
-/// authenticate belongs to one protocol, so the other protocol is refused then.
-fn protocol_and_users(options: &Options) -> anyhow::Result<(WireProtocol, Option<PathBuf>)> {
-    let protocol = match options.protocol.as_deref() {
-        None | Some("auto") => WireProtocol::Negotiated,
-        Some("ascii") => WireProtocol::Text,
-        Some("binary") => WireProtocol::Binary,
-        Some(other) => bail!("-B: there is no protocol '{other}'; use auto, ascii or binary"),
-    };
-    let has_udp = options.udp_port.unwrap_or(0) != 0;
-    match (options.enable_sasl, &options.auth_file) {
-        (false, None) => Ok((protocol, None)),
-        (true, Some(_)) => bail!("-S and -Y cannot be combined: use one of them"),
-        _ if has_udp => bail!("UDP (-U) has no authentication: leave out -U, or -S and -Y"),
-        (true, None) => {
-            let named = options.protocol.as_deref().unwrap_or("binary");
-            ensure!(named == "binary", "-S needs the binary protocol, not -B {named}");
-            let path = std::env::var_os("MEMCACHED_SASL_PWDB")
-                .context("-S: MEMCACHED_SASL_PWDB must name a file of user:password lines")?;
-            Ok((WireProtocol::Binary, Some(path.into())))
-        }
-        (false, Some(path)) => {
-            ensure!(protocol != WireProtocol::Binary, "-Y needs the text protocol, not -B binary");
-            Ok((WireProtocol::Text, Some(path.clone())))
-        }
-    }
-}
-
 /// The addresses to listen on for TCP and for UDP.
 fn listen(options: &Options) -> anyhow::Result<(Vec<ListenAddress>, Vec<SocketAddr>)> {
     let udp = options.udp_port.unwrap_or(0);
@@ -365,7 +319,7 @@ fn addresses(options: &Options, port: i32) -> anyhow::Result<Vec<ListenAddress>>
     for name in options.listen.iter().flat_map(|list| list.split([',', ';'])) {
         let (security, name) = security(name.trim());
         let is_prefixed = security != Security::AsServer;
-        ensure!(options.enable_ssl || !is_prefixed, "-l: notls:, btls: and mtls: need -Z");
+        ensure!(options.shared.enable_ssl || !is_prefixed, "-l: notls:, btls: and mtls: need -Z");
         let (protocol, name) = listener_protocol(name, options)?;
         let name = without_tag(name)?;
         let found = resolve(name, port)?;
@@ -398,15 +352,15 @@ fn listener_protocol<'n>(
         "ascii" => WireProtocol::Text,
         "binary" => WireProtocol::Binary,
         // As in memcached: only the text protocol asks for users of -Y.
-        "negotiating" if options.auth_file.is_some() => WireProtocol::Text,
+        "negotiating" if options.shared.auth_file.is_some() => WireProtocol::Text,
         "negotiating" => WireProtocol::Negotiated,
         "proxy" => bail!("-l {name}: there is no proxy in this server"),
         _ => bail!("-l {name}: there is no protocol '{named}'; use ascii, binary or negotiating"),
     };
     let is_text = protocol == WireProtocol::Text;
-    ensure!(options.auth_file.is_none() || is_text, "-l {name}: -Y needs the text protocol");
+    ensure!(options.shared.auth_file.is_none() || is_text, "-l {name}: -Y needs the text protocol");
     let is_binary = protocol == WireProtocol::Binary;
-    ensure!(!options.enable_sasl || is_binary, "-l {name}: -S needs the binary protocol");
+    ensure!(!options.shared.enable_sasl || is_binary, "-l {name}: -S needs the binary protocol");
     Ok((Some(protocol), rest.strip_prefix(':').unwrap_or(rest)))
 }
 

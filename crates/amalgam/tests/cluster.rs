@@ -239,6 +239,33 @@ fn nodes_meet_in_etcd_and_stop_without_it() {
     std::fs::remove_file(&token).expect("a file");
 }
 
+/// Memcached's options for clients apply to those of a node.
+#[test]
+fn a_node_asks_clients_for_passwords_and_refuses_what_it_is_told_to() {
+    let users = temporary("users");
+    std::fs::write(&users, "user:secret\n").expect("a file");
+    let file = users.to_str().expect("text");
+    let dev = ["cluster", "dev", "--nodes", "1", "--port", "0", "-t", "1"];
+    let cluster = Running::start(&[&dev[..], &["-Y", file, "-F", "-X", "-c", "8"]].concat());
+    let clients = &cluster.nodes[0].1;
+    expect(clients, "get k\r\n", "CLIENT_ERROR unauthenticated\r\n");
+    let sent = "set auth 0 0 11\r\nuser secret\r\nset k 0 0 1\r\n1\r\nflush_all\r\nget k\r\n\
+                lru_crawler metadump all\r\n";
+    let answered = "STORED\r\nSTORED\r\nCLIENT_ERROR flush_all not allowed\r\n\
+                    VALUE k 0 1\r\n1\r\nEND\r\nERROR metadump not allowed\r\n";
+    expect(clients, sent, answered);
+    for (arguments, mention) in [
+        (["-o", "eviction=clock"], "eviction"),
+        (["-o", "hashpower=20"], "hashpower"),
+        (["-Z", "-X"], "ssl_chain_cert"),
+        (["-Y", "/nonexistent"], "/nonexistent"),
+    ] {
+        let text = complaint(&[&dev[..], &arguments].concat());
+        assert!(text.contains(mention), "{arguments:?}: {text}");
+    }
+    std::fs::remove_file(&users).expect("a file");
+}
+
 /// One of the node's certificates for tests.
 fn certificate(name: &str) -> String {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tls/tests/certificates");

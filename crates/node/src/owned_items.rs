@@ -74,7 +74,10 @@ impl<'i> OwnedItems<'i> {
         let (clocks, end) = (Clocks { here, now }, ReadEnd::All);
         let mut checked = Checked { served, keys, first, clocks, began_ms, sink, end };
         let done = self.worker.get_batch(keys, &here, &mut checked);
-        (done - usize::from(checked.end == ReadEnd::Refused), checked.end)
+        let end = checked.end;
+        let answered = done - usize::from(end == ReadEnd::Refused);
+        served.record(answered, |position| ChunkId::named(keys[position].hash()));
+        (answered, end)
     }
 
     /// Executes an operation; None if it must be executed elsewhere, and was not here.
@@ -103,7 +106,7 @@ impl<'i> OwnedItems<'i> {
             // A read has changed nothing, so another node may execute it.
             return is_write.then_some(Outcome::Unknown);
         }
-        served.record(id);
+        served.record(1, |_| id);
         let outcome = without_unasked_cas(&op.verb, outcome);
         Some(with_times(outcome, |time| clocks.expiry(time)))
     }
@@ -163,7 +166,7 @@ impl Clocks<'_> {
 
 /// Passes on what a batch of reads found while it may be answered, and then breaks the batch.
 struct Checked<'s, S> {
-    served: &'s mut ServedThread,
+    served: &'s ServedThread,
     keys: &'s [Key<'s>],
     first: usize,
     clocks: Clocks<'s>,
@@ -185,7 +188,6 @@ impl<S: Sink> Checked<'_, S> {
             self.end = ReadEnd::Refused;
             return ControlFlow::Break(());
         }
-        self.served.record(id);
         let flow = pass(self.sink, self.first + position, &self.clocks);
         if flow.is_break() {
             self.end = ReadEnd::Broken;

@@ -274,13 +274,14 @@ impl ServedThread {
         now_ms < self.served.deadline_ms.load(Ordering::Acquire)
     }
 
-    /// Counts an operation that this thread has executed, for the load balancer.
+    /// Counts operations that this thread has executed, for the load balancer; `id` tells the id of
+    /// the one at a position.
     #[inline]
-    pub fn record(&mut self, id: ChunkId) {
-        self.operations += 1;
-        if !self.sampler.skip(1) {
+    pub fn record(&mut self, count: usize, id: impl Fn(usize) -> ChunkId) {
+        self.operations += count as u64;
+        if !self.sampler.skip(count as u32) {
             let samples = &mut self.samples;
-            self.sampler.choose(1, |_| samples.push(id));
+            self.sampler.choose(count, |position| samples.push(id(position)));
         }
         if self.operations >= COUNTED_TOGETHER {
             self.report();
@@ -359,7 +360,7 @@ mod tests {
         assert!(!thread.may_read(mine) && !thread.may_answer(mine, 99));
         served.unacknowledged.remove(mine);
         assert!(thread.may_answer(mine, 99));
-        (0..1_000).for_each(|_| thread.record(mine));
+        (0..200).for_each(|_| thread.record(5, |_| mine));
         drop(thread);
         let (operations, samples) = served.take_load();
         assert_eq!(operations, 1_000);
