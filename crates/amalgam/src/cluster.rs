@@ -2,9 +2,10 @@
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amalgam_bench::{Usage, ensure_usage};
 use amalgam_index::{Engine, EngineVisitor, with_engine};
@@ -40,6 +41,9 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(20);
 const DRAIN_PAUSE: Duration = Duration::from_millis(500);
 /// The interval at which nodes and servers are checked for having stopped.
 const WATCH: Duration = Duration::from_millis(50);
+/// How long a node must have run to join again by itself after it lost its lease: one that loses it
+/// at once again has a reason that an operator should find.
+const REJOIN_AFTER: Duration = Duration::from_secs(10);
 /// Memory of a node's cache of chunk locations.
 const CACHE_BYTES: usize = 16 << 20;
 /// The lease of nodes whose coordinator is in the same process. It is long because the nodes and
@@ -529,11 +533,13 @@ fn server(
 }
 
 /// Runs servers in front of nodes until they are told to stop, or a node stops. If `has_others`,
-/// there are nodes in other processes, to which these nodes first hand over their contents.
+/// there are nodes in other processes, to which these nodes first hand over their contents; a node
+/// that lost its lease joins them again.
 fn serve(
     mut running: Vec<(RunningNode, Server<amalgam_node::Gateway>)>,
     has_others: bool,
 ) -> anyhow::Result<()> {
+    let began = Instant::now();
     let mut output = std::io::stdout();
     let mut nodes = Vec::new();
     let mut threads = Vec::new();
@@ -568,12 +574,27 @@ fn serve(
         }
     }
     nodes.iter_mut().for_each(RunningNode::stop);
+    let has_lost_lease = has_others && nodes.iter().all(RunningNode::has_lost_lease);
+    if has_lost_lease && began.elapsed() >= REJOIN_AFTER {
+        return rejoin();
+    }
     ensure!(
         !is_failed,
         "a node stopped: its lease ended, another process started under its name, or its log \
          failed; the log lines above say which"
     );
     Ok(())
+}
+
+/// Joins the cluster again as a new incarnation, which finds what its log holds: the program starts
+/// anew in this process, so that nothing of the old node is left in it.
+fn rejoin() -> anyhow::Result<()> {
+    log::info!("the node joins again");
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().context("the program has no name")?;
+    let mut again = std::process::Command::new("/proc/self/exe");
+    let error = again.arg0(name).args(arguments).exec();
+    Err(error).context("the node could not start anew to join again")
 }
 
 fn run_node<E: Engine>(options: &NodeOptions) -> anyhow::Result<()> {

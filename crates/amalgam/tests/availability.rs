@@ -1,4 +1,4 @@
-//! A cluster of processes of which one is stopped: what clients of the others see.
+//! A cluster of processes of which one is stopped, or whose etcd is: what clients see.
 
 mod support;
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use amalgam_node::ClusterClient;
 use support::etcd::EtcdProcess;
-use support::{PATIENCE, Running, command, expect};
+use support::{PATIENCE, Running, backed_up_at, command, expect, talk, temporary};
 
 const REFUSED: &str = "SERVER_ERROR the key's owner is unavailable; nothing was done";
 const UNKNOWN: &str = "SERVER_ERROR unknown outcome: the key's owner did not answer in time";
@@ -197,4 +197,62 @@ fn a_cache_may_answer_misses_instead() {
         }
     }
     assert!(SHARE.contains(&(KEYS - values)), "{values} found");
+}
+
+/// etcd stands still for longer than the lease: reads are errors meanwhile, never misses, and then
+/// the same processes serve everything again.
+#[test]
+fn nodes_join_again_when_etcd_is_back() {
+    let Some(etcd) = EtcdProcess::start() else {
+        eprintln!("skipped: there is no etcd (Debian: etcd-server)");
+        return;
+    };
+    let folder = temporary("again");
+    let ports = [(); 6].map(|()| support::etcd::free_port());
+    let mut nodes: Vec<Running> = std::thread::scope(|scope| {
+        let (etcd, folder) = (&etcd, &folder);
+        let start = |number: usize| {
+            scope.spawn(move || {
+                let at = |port: u16| format!("127.0.0.1:{port}");
+                let places = (at(ports[number]), at(ports[3 + number]));
+                backed_up_at(etcd, folder, ["one", "two", "three"][number], (&places.0, &places.1))
+            })
+        };
+        let starting: Vec<_> = (0..3).map(start).collect();
+        starting.into_iter().map(|one| one.join().expect("it serves")).collect()
+    });
+    let began = Instant::now();
+    let clients: Vec<String> = nodes.iter().map(|node| node.nodes[0].1.clone()).collect();
+    let keys: Vec<String> = (0..30).map(|number| format!("key{number}")).collect();
+    for key in &keys {
+        expect(&clients[0], &format!("set {key} 0 0 2\r\nhi\r\n"), "STORED\r\n");
+    }
+    // A node that loses its lease within ten seconds of its start ends.
+    std::thread::sleep(Duration::from_secs(11).saturating_sub(began.elapsed()));
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args([name, &etcd.child.id().to_string()]).status();
+        assert!(sent.expect("runs").success());
+    };
+    signal("-STOP");
+    std::thread::sleep(Duration::from_secs(5));
+    for key in &keys {
+        let answer = talk(&clients[1], &format!("get {key}\r\n"), "SERVER_ERROR");
+        assert_eq!(answer, "SERVER_ERROR", "the lease is over, but {key} exists");
+    }
+    signal("-CONT");
+    let begin = Instant::now();
+    let mut missing: Vec<&String> = keys.iter().collect();
+    while !missing.is_empty() {
+        assert!(begin.elapsed() < PATIENCE, "not served again: {missing:?}");
+        std::thread::sleep(Duration::from_millis(100));
+        missing.retain(|key| {
+            let expected = format!("VALUE {key} 0 2\r\nhi\r\nEND\r\n");
+            talk(&clients[2], &format!("get {key}\r\n"), &expected) != expected
+        });
+    }
+    println!("served again {:?} after etcd's return", begin.elapsed());
+    let has_ended = |node: &mut Running| node.child.try_wait().expect("runs").is_some();
+    assert!(!nodes.iter_mut().any(has_ended), "the same processes go on");
+    drop(nodes);
+    std::fs::remove_dir_all(&folder).expect("a folder");
 }

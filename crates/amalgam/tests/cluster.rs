@@ -3,7 +3,6 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -14,7 +13,7 @@ use amalgam_node::cluster::chunks::{Action, ChunkError, Response};
 use amalgam_node::cluster::ids::ChunkId;
 use amalgam_node::{ClusterClient, STATE_FILE};
 use support::etcd::EtcdProcess;
-use support::{PATIENCE, Running, command, expect, talk, temporary};
+use support::{PATIENCE, Running, backed_up, command, expect, talk, temporary};
 
 #[test]
 fn a_cluster_on_one_machine_answers_at_every_node() {
@@ -357,19 +356,6 @@ fn a_node_whose_certificate_is_not_the_cluster_s_does_not_join() {
     let plain = run(node("plain", "one", None));
     refused(node("plain", "two", Some("node")), "does not speak TLS");
     expect(&plain.nodes[0].1, "set key 0 0 2\r\nhi\r\n", "STORED\r\n");
-}
-
-/// A node with backups, and where it keeps those of others.
-fn backed_up(etcd: &EtcdProcess, folder: &Path, name: &str) -> Running {
-    std::fs::create_dir_all(folder).expect("a folder");
-    let folder = folder.join(name);
-    let folder = folder.to_str().expect("text");
-    let mut arguments = vec!["cluster", "node", "--etcd", &etcd.endpoint, "--name", name];
-    arguments.extend(["--listen", "127.0.0.1:0", "--clients", "127.0.0.1:0", "-t", "1"]);
-    arguments.extend(["--lease-seconds", "3", "--log-level", "warn", "--engine", "memc3"]);
-    arguments.extend(["--backups", "3", "--backup-dir", folder, "--backup-space", "256M"]);
-    let complaints = File::options().create(true).append(true).open(format!("{folder}.log"));
-    Running::start_with(command(&arguments).stderr(complaints.expect("a file")))
 }
 
 /// Chunks and what was written last, acknowledged or not.

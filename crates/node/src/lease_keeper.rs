@@ -34,6 +34,8 @@ const BEAT_PARTS: u64 = 8;
 const BEAT_MS_MIN: u64 = 10_000;
 /// The target of what a node logs last, which no limit of the log's rate leaves out.
 pub const FINAL_TARGET: &str = "amalgam::end";
+/// Why a node stops that the coordinator no longer has as a member.
+const LEASE_ENDED: &str = "the lease ended";
 /// Pause while the event loop ends.
 const END_PAUSE: Duration = Duration::from_millis(1);
 /// Clocks may drift apart by 1/N of a lease.
@@ -104,7 +106,10 @@ pub fn keep_lease(
         if let Err(reason) = is_kept {
             log::error!(target: FINAL_TARGET, node = me.node.get(); "{reason}: the node stops");
             state.set_deadline_ms(0);
-            state.stop();
+            match reason {
+                LEASE_ENDED => state.stop_without_lease(),
+                _ => state.stop(),
+            }
             return;
         }
         submit_proposals(membership, proposals, poll);
@@ -181,7 +186,7 @@ impl Renewal {
                 self.has_warned = false;
             }
             Err(MembershipError::Refused(CoordinatorError::NoMember)) => {
-                return Err("the lease ended");
+                return Err(LEASE_ENDED);
             }
             Err(error) => {
                 if !self.has_warned {

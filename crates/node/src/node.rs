@@ -517,6 +517,11 @@ impl RunningNode {
         self.state.is_stopping()
     }
 
+    /// Whether it stops since the coordinator no longer has it as a member: it may join again.
+    pub fn has_lost_lease(&self) -> bool {
+        self.state.has_lost_lease()
+    }
+
     /// The store of a server that answers memcached's clients for the whole cluster.
     pub fn gateway(&self) -> Gateway {
         let (engines, state) = (Arc::clone(&self.engines), Arc::clone(&self.state));

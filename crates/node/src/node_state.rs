@@ -27,6 +27,7 @@ pub struct NodeState {
     /// Whether the event loop is to look at the snapshot and the flags before the next tick is due.
     is_tick_due: AtomicBool,
     is_stopping: AtomicBool,
+    has_lost_lease: AtomicBool,
     is_leaving: AtomicBool,
     has_left: AtomicBool,
     has_loop_ended: AtomicBool,
@@ -48,6 +49,7 @@ impl NodeState {
             snapshot: Mutex::new(snapshot),
             deadline_ms: AtomicU64::new(0),
             is_stopping: AtomicBool::new(false),
+            has_lost_lease: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             has_left: AtomicBool::new(false),
             has_loop_ended: AtomicBool::new(false),
@@ -117,6 +119,17 @@ impl NodeState {
     /// Whether the node is stopping.
     pub fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Acquire)
+    }
+
+    /// Stops the node since the coordinator no longer has it as a member.
+    pub fn stop_without_lease(&self) {
+        self.has_lost_lease.store(true, Ordering::Release);
+        self.stop();
+    }
+
+    /// Whether the node stops since the coordinator no longer has it as a member.
+    pub fn has_lost_lease(&self) -> bool {
+        self.has_lost_lease.load(Ordering::Acquire)
     }
 
     /// Has the node hand everything it has to other nodes.

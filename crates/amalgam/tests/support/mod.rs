@@ -5,11 +5,14 @@
 pub mod etcd;
 pub mod hostile;
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+
+use etcd::EtcdProcess;
 
 /// How long an answer may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -104,11 +107,37 @@ impl Drop for Running {
     }
 }
 
-/// Sends requests and reads as many bytes as are expected.
+/// A node with backups, and where it keeps those of others.
+pub fn backed_up(etcd: &EtcdProcess, folder: &Path, name: &str) -> Running {
+    backed_up_at(etcd, folder, name, ("127.0.0.1:0", "127.0.0.1:0"))
+}
+
+/// The same, at addresses for nodes and for memcached's clients.
+pub fn backed_up_at(
+    etcd: &EtcdProcess,
+    folder: &Path,
+    name: &str,
+    (listen, clients): (&str, &str),
+) -> Running {
+    std::fs::create_dir_all(folder).expect("a folder");
+    let folder = folder.join(name);
+    let folder = folder.to_str().expect("text");
+    let mut arguments = vec!["cluster", "node", "--etcd", &etcd.endpoint, "--name", name];
+    arguments.extend(["--listen", listen, "--clients", clients, "-t", "1"]);
+    arguments.extend(["--lease-seconds", "3", "--log-level", "warn", "--engine", "memc3"]);
+    arguments.extend(["--backups", "3", "--backup-dir", folder, "--backup-space", "256M"]);
+    let complaints = File::options().create(true).append(true).open(format!("{folder}.log"));
+    Running::start_with(command(&arguments).stderr(complaints.expect("a file")))
+}
+
+/// Sends requests and reads as many bytes as are expected; fewer if nobody listens, or the
+/// connection ends.
 pub fn talk(address: &str, sent: &str, expected: &str) -> String {
-    let mut stream = TcpStream::connect(address).expect("accepts");
+    let Ok(mut stream) = TcpStream::connect(address) else { return String::new() };
     stream.set_read_timeout(Some(PATIENCE)).expect("an option");
-    stream.write_all(sent.as_bytes()).expect("sends");
+    if stream.write_all(sent.as_bytes()).is_err() {
+        return String::new();
+    }
     let mut answer = vec![0; expected.len()];
     let mut filled = 0;
     while filled < answer.len() {
