@@ -181,6 +181,17 @@ impl<S: ChunkStore> Node<S> {
         &self.super_peer
     }
 
+    /// [`ChunkService::hold_writes`] and, once all have ended, `change` before
+    /// [`ChunkService::release_writes`]. Whether `change` was called; if not, call it again.
+    pub fn between_writes(&mut self, change: impl FnOnce()) -> bool {
+        let may_change = self.chunks.hold_writes();
+        if may_change {
+            change();
+            self.chunks.release_writes();
+        }
+        may_change
+    }
+
     /// Sets the time, in milliseconds, until which the node is certain to be a member.
     pub fn set_deadline(&mut self, deadline_ms: u64) {
         self.chunks.set_deadline(deadline_ms);

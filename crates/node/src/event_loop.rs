@@ -237,8 +237,12 @@ impl<S: ChunkStore> EventLoop<S> {
             self.dialed_ms.retain(|peer, _| snapshot.view.has(*peer));
             self.snapshot = snapshot;
         }
-        // At each tick, since flushes may have to wait for a sweep.
-        self.state.clock.flush_up_to(self.snapshot.flushes);
+        // At each tick, since flushes may have to wait for a sweep, and for the writes of other
+        // threads: they write items of the time at which they began.
+        let (clock, flushes) = (&self.state.clock, self.snapshot.flushes);
+        if clock.flushes() < flushes {
+            self.node.between_writes(|| clock.flush_up_to(flushes));
+        }
         if self.state.is_leaving() {
             self.node.leave();
             if self.node.has_left() {

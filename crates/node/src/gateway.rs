@@ -221,46 +221,74 @@ impl GatewayWorker<'_> {
         now: &Now,
         sink: &mut impl Sink,
     ) -> (usize, bool) {
-        let places = keys.iter().enumerate();
-        let others: u128 =
-            places.map(|(place, key)| u128::from(!self.items.may_read(key)) << place).sum();
-        let mut answers = Vec::new().into_iter();
-        if others != 0 {
-            let places = keys.iter().enumerate().filter(|(place, _)| others >> place & 1 == 1);
-            let actions = places.map(|(_, key)| item_action(key, ItemVerb::Read)).collect();
-            answers = self.call(actions).into_iter();
-        }
+        let mut others = self.places_of_others(keys);
+        let mut answers = Vec::new();
+        self.ask(keys, others, &mut answers);
         let mut place = 0;
         while place < keys.len() {
             let here = ((others >> place).trailing_zeros() as usize).min(keys.len() - place);
-            let (answered, end) = match here {
-                0 => (0, ReadEnd::Refused),
-                _ => {
-                    let keys = &keys[place..place + here];
-                    self.items.get_batch(keys, first + place, now, sink)
+            if here > 0 {
+                let keys_here = &keys[place..place + here];
+                let (done, end) = self.items.get_batch(keys_here, first + place, now, sink);
+                place += done;
+                match end {
+                    ReadEnd::All => {}
+                    ReadEnd::Broken => return (place, true),
+                    // What this node serves has just changed: others answer the rest.
+                    ReadEnd::Refused => {
+                        let rest = !others & u128::MAX << place & places_below(keys.len());
+                        self.ask(keys, rest, &mut answers);
+                        others |= rest;
+                    }
                 }
-            };
-            place += answered;
-            let flow = match end {
-                ReadEnd::All => continue,
-                ReadEnd::Broken => return (place, true),
-                ReadEnd::Refused => {
-                    let key = &keys[place];
-                    let done = match here {
-                        0 => answers.next(),
-                        // What this node serves has just changed.
-                        _ => self.call(vec![item_action(key, ItemVerb::Read)]).pop(),
-                    };
-                    let done = done.unwrap_or(Err(ChunkError::Unavailable));
-                    self.show(key, first + place, done, now, sink)
-                }
-            };
+                continue;
+            }
+            let done = answers[place].take().unwrap_or(Err(ChunkError::Unavailable));
+            let flow = self.show(&keys[place], first + place, done, now, sink);
             place += 1;
             if flow.is_break() {
                 return (place, true);
             }
         }
         (place, false)
+    }
+
+    /// The places of keys that others have to read, as bits.
+    fn places_of_others(&self, keys: &[Key<'_>]) -> u128 {
+        let places = keys.iter().enumerate();
+        let mut others: u128 =
+            places.map(|(place, key)| u128::from(!self.items.may_read(key)) << place).sum();
+        // A key that stands twice in a batch is read once by one side, or the later answer could be
+        // the older. Only one that waits for backups could be read by both.
+        let both = keys
+            .iter()
+            .enumerate()
+            .filter(|(place, key)| others >> place & 1 == 1 && self.items.serves(key));
+        let hashes: Vec<u64> = both.map(|(_, key)| key.hash()).collect();
+        if !hashes.is_empty() {
+            for (place, key) in keys.iter().enumerate() {
+                others |= u128::from(hashes.contains(&key.hash())) << place;
+            }
+        }
+        others
+    }
+
+    /// Asks the owners of the keys at `places`, and puts what they answer there.
+    fn ask(
+        &mut self,
+        keys: &[Key<'_>],
+        places: u128,
+        answers: &mut Vec<Option<Result<Response, ChunkError>>>,
+    ) {
+        if places == 0 {
+            return;
+        }
+        answers.resize_with(keys.len(), || None);
+        let asked = || (0..keys.len()).filter(|place| places >> place & 1 == 1);
+        let actions = asked().map(|place| item_action(&keys[place], ItemVerb::Read)).collect();
+        for (place, done) in asked().zip(self.call(actions)) {
+            answers[place] = Some(done);
+        }
     }
 
     /// Passes an owner's answer to a read to the sink.
@@ -286,6 +314,11 @@ impl GatewayWorker<'_> {
             }
         }
     }
+}
+
+/// The bits of places below `count`, which is 1 to 128.
+fn places_below(count: usize) -> u128 {
+    u128::MAX >> (BATCH_KEYS - count)
 }
 
 /// Passes an item to a sink.

@@ -600,6 +600,10 @@ struct LoopEnded(Arc<NodeState>);
 
 impl Drop for LoopEnded {
     fn drop(&mut self) {
+        // Others may take over as soon as it leaves, which is before its lease would end.
+        if let Some(served) = self.0.served() {
+            served.end();
+        }
         self.0.set_loop_ended();
     }
 }

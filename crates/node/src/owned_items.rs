@@ -54,6 +54,11 @@ impl<'i> OwnedItems<'i> {
         }
     }
 
+    /// Whether this node serves the key, though it may not be readable here.
+    pub fn serves(&self, key: &Key<'_>) -> bool {
+        self.served.as_ref().is_some_and(|served| served.serves(ChunkId::named(key.hash())))
+    }
+
     /// Whether the key's item may be read here.
     #[inline]
     pub fn may_read(&self, key: &Key<'_>) -> bool {
@@ -96,11 +101,12 @@ impl<'i> OwnedItems<'i> {
             OneAnswer { served, id, clocks, began_ms, is_write, sink, is_refused: false };
         let outcome = self.worker.apply(&Op { verb, ..*op }, &here, &mut kept);
         let is_refused = kept.is_refused;
-        let may_answer = match is_write {
-            true => served.end_write(boot_ms()) && !is_refused,
-            // A hit was checked before it went to the sink.
-            false if matches!(outcome, Outcome::Hit(_)) => !is_refused,
-            false => served.may_answer(id, began_ms),
+        let is_in_time = !is_write || served.end_write(boot_ms());
+        let may_answer = match outcome {
+            // It was checked before it went to the sink, which has answered it then.
+            Outcome::Hit(_) => !is_refused,
+            _ if is_write => is_in_time,
+            _ => served.may_answer(id, began_ms),
         };
         if !may_answer {
             // A read has changed nothing, so another node may execute it.

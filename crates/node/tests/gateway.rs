@@ -97,6 +97,48 @@ fn every_node_answers_as_one_server_would() {
     }
 }
 
+/// While the keys of a node move, a batch finds some of them here, some there, and some that have
+/// just left; each is answered, in its place.
+#[test]
+fn reads_of_many_keys_are_whole_while_keys_move() {
+    let cluster = cluster(3, 1);
+    let keys: Vec<String> = (0..120).map(|number| format!("key{number}")).collect();
+    for key in &keys {
+        cluster.servers[0].connect().talk(format!("set {key} 0 0 2\r\nhi\r\n"), "STORED\r\n");
+    }
+    let values: String = keys.iter().map(|key| format!("VALUE {key} 0 2\r\nhi\r\n")).collect();
+    let (get, all) = (format!("get {}\r\n", keys.join(" ")), format!("{values}END\r\n"));
+    let (has_left, batches) = (AtomicBool::new(false), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        for server in &cluster.servers {
+            scope.spawn(|| {
+                let mut client = server.connect();
+                while !has_left.load(Ordering::Acquire) {
+                    client.talk(&get[..], &all[..]);
+                    batches.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let does_leave = cluster.nodes[1].leave(Duration::from_secs(30));
+        has_left.store(true, Ordering::Release);
+        assert!(does_leave, "others take everything");
+    });
+    assert!(batches.load(Ordering::Relaxed) > 3, "the move was too short");
+}
+
+/// Others may take over from a node that stops, before its lease has ended.
+#[test]
+fn nothing_is_answered_for_a_node_that_has_stopped() {
+    let mut cluster = cluster(1, 1);
+    let mut client = cluster.servers[0].connect();
+    client.talk("set key 0 0 2\r\nhi\r\n", "STORED\r\n");
+    client.talk("get key\r\n", "VALUE key 0 2\r\nhi\r\nEND\r\n");
+    cluster.nodes[0].stop();
+    let refused = "SERVER_ERROR the key's owner is unavailable; nothing was done\r\n";
+    client.talk("get key\r\n", refused);
+    client.talk("set key 0 0 2\r\nho\r\n", refused);
+}
+
 /// A coordinator that cannot be reached for a while when it is to count a flush.
 #[derive(Debug)]
 struct Absent {

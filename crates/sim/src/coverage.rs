@@ -45,9 +45,9 @@ impl Coverage {
     /// Races that only some scenarios go through.
     const SCENARIO_ONLY: [&str; 14] = [
         "an item read after a pause, before the node's thread ran",
-        "an item read past the node's thread",
-        "an item read past the node's thread, and not answered",
-        "an item written past the node's thread",
+        "an item read around the node's thread",
+        "an item read around the node's thread, and not answered",
+        "an item written around the node's thread",
         "a disk that hangs",
         "a node cut off in one direction",
         "a member voted out",

@@ -1,5 +1,5 @@
 //! The thread of a node's gateway in the item workload: it executes operations on the items that
-//! its node owns past the node's thread (`amalgam_cluster::shard::Served`). Each takes several
+//! its node owns, around the node's thread (`amalgam_cluster::shard::Served`). Each takes several
 //! ticks: it begins, the engine executes it, and it is answered, while the node goes on.
 
 use amalgam_cluster::chunks::{Action, ChunkStore, ItemAnswer, ItemOp, ItemStore};
@@ -52,8 +52,11 @@ impl DirectThread {
 
     /// Whether it could begin a read of this id, or a write.
     pub fn is_free_for(&mut self, id: ChunkId) -> bool {
+        if self.running.is_some() {
+            return false;
+        }
         self.served.refresh();
-        self.running.is_none() && self.served.may_read(id)
+        self.served.may_read(id)
     }
 
     /// Begins an operation; false if the node's thread has to execute it. `now_ms` is the time on

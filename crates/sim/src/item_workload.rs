@@ -155,7 +155,7 @@ impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
             .get_or_insert_with(|| DirectThread::new(Arc::clone(served).thread(), engines.store()))
     }
 
-    /// Starts an operation, past the node's thread if possible and if `is_direct`.
+    /// Starts an operation, around the node's thread if possible and if `is_direct`.
     fn start(
         &mut self,
         action: Action,
@@ -416,9 +416,9 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
         let Some((action, began_ms, end)) = ended else { return };
         let Action::Item { op, .. } = &action else { return };
         observed.coverage.record(match (op.verb.writes(), &end) {
-            (_, DirectEnd::Refused) => "an item read past the node's thread, and not answered",
-            (true, _) => "an item written past the node's thread",
-            (false, _) => "an item read past the node's thread",
+            (_, DirectEnd::Refused) => "an item read around the node's thread, and not answered",
+            (true, _) => "an item written around the node's thread",
+            (false, _) => "an item read around the node's thread",
         });
         let result = match end {
             DirectEnd::Answered(answer) => Ok(Response::Item(Box::new(answer))),

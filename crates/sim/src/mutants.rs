@@ -52,9 +52,9 @@ pub enum Mutant {
     /// A member that is voted out leaves the view at once, and its failover begins, while it may
     /// still answer under its lease.
     RemovesBeforeLeaseEnds,
-    /// Items are collected for a move while threads past the node's still write them.
+    /// Items are collected for a move while threads around the node's still write them.
     MovesWhileOthersWrite,
-    /// Threads past the node's answer what they read without any check.
+    /// Threads around the node's answer what they read without any check.
     AnswersWithoutCheck,
 }
 

@@ -111,7 +111,7 @@ pub struct ReplicationPrimary {
     next_version: u64,
     pending_writes: IntHashMap<u64, PendingWrite>,
     pending_by_id: IntHashMap<ChunkId, u64>,
-    /// The keys of `pending_by_id`, for other threads.
+    /// The keys of `pending_by_id`, and the ids of changes that begin, for other threads.
     unacknowledged: Arc<UnacknowledgedIds>,
     set_changes: BTreeMap<u64, ReplicaSetChange>,
     next_change: u64,

@@ -171,6 +171,12 @@ impl Served {
         self.deadline_ms.store(deadline_ms, Ordering::Release);
     }
 
+    /// From its return on no other thread answers a read or a write that begins, and no write that
+    /// runs. Nothing may be published afterwards: the service has ended.
+    pub fn end(&self) {
+        self.set_deadline(0);
+    }
+
     /// Whether every write has ended that began under an earlier publication. It stays so until
     /// the next [`Self::withdraw`].
     pub(super) fn earlier_writes_have_ended(&self) -> bool {
@@ -224,19 +230,27 @@ impl ServedThread {
         }
     }
 
+    /// Whether the node serves an id. Requires: it is a named id, here and below.
+    #[inline]
+    pub fn serves(&self, id: ChunkId) -> bool {
+        self.publication.readable.contains(id)
+    }
+
     /// Whether this thread may try to read an item in the engine. What it finds may be answered if
     /// [`Self::may_answer`] says so, which is likely then.
     #[inline]
     pub fn may_read(&self, id: ChunkId) -> bool {
-        self.publication.readable.contains(id) && !self.served.unacknowledged.has(id)
+        self.serves(id) && !self.served.unacknowledged.has(id)
     }
 
     /// Whether what was just found under `id` may be answered. `began_ms` is a time between the
-    /// request's arrival and the engine's read.
+    /// request's arrival and the engine's read. Requires: no [`Self::refresh`] since
+    /// [`Self::may_read`] was true.
     #[inline]
     pub fn may_answer(&self, id: ChunkId, began_ms: u64) -> bool {
         fence(Ordering::Acquire);
-        self.is_current() && !self.served.unacknowledged.has(id) && self.is_in_time(began_ms)
+        // In this order: who sees that the service has dropped a change sees the withdrawal before.
+        !self.served.unacknowledged.has(id) && self.is_current() && self.is_in_time(began_ms)
     }
 
     /// Begins a write to `id` in the engine; if true, [`Self::end_write`] must follow. If false the

@@ -104,6 +104,8 @@ pub struct ChunkService<S> {
     frozen: IntervalMap<()>,
     /// What other threads know of the two maps above and of `outgoing`.
     served: Arc<Served>,
+    /// Whether other threads are to write nothing.
+    holds_writes: bool,
     /// Ids that were transferred, and their new placement: a hint for clients.
     moved: IntervalMap<Placement>,
     sessions: Sessions,
@@ -148,6 +150,7 @@ impl<S: ChunkStore> ChunkService<S> {
             owned: IntervalMap::default(),
             frozen: IntervalMap::default(),
             served,
+            holds_writes: false,
             moved: IntervalMap::default(),
             sessions: Sessions::default(),
             outgoing: BTreeMap::new(),

@@ -90,3 +90,24 @@ fn what_backups_lack_is_not_answered() {
         reader.join().expect("it ends");
     });
 }
+
+/// A change that the service drops, since the ids have another owner, is not answered.
+#[test]
+fn what_a_failover_has_lost_is_not_answered() {
+    loom::model(|| {
+        let (served, engine) = (served(true), Arc::new(AtomicU64::new(0)));
+        served.unacknowledged.add(id());
+        engine.store(1, Ordering::Release);
+        let reader = {
+            let (mut thread, engine) = (Arc::clone(&served).thread(), Arc::clone(&engine));
+            thread::spawn(move || {
+                thread.refresh();
+                let is_lost = engine.load(Ordering::Acquire) == 1;
+                assert!(!is_lost || !thread.may_answer(id(), 0));
+            })
+        };
+        served.withdraw();
+        served.unacknowledged.remove(id());
+        reader.join().expect("it ends");
+    });
+}

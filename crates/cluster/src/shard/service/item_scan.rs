@@ -71,7 +71,7 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Removes the items of transferred ids before the ids are served again. Rare: it runs a whole
     /// scan at once. No other thread writes these ids: their writes had ended before the scan of
-    /// the move that transferred them, or this node has no lease any more.
+    /// the move that transferred them; ids that a failover took have backups, so none writes them.
     pub(super) fn remove_now(&mut self, ids: IdRange) {
         while self.is_removing(ids) {
             if self.scan.at.is_none() {

@@ -33,7 +33,7 @@ impl<S: ChunkStore> ChunkService<S> {
         let named = named..named + (u64::from(PARTITIONS) << COUNTER_BITS);
         let owned = self.owned.over(named.clone()).map(|(span, _)| span);
         let served = without(owned, self.frozen.over(named).map(|(span, ())| span));
-        let writable = if self.has_backups() {
+        let writable = if self.has_backups() || self.holds_writes {
             Vec::new()
         } else {
             let outgoing = self.outgoing.values().map(|outgoing| outgoing.ids);
@@ -42,6 +42,24 @@ impl<S: ChunkStore> ChunkService<S> {
             without(served.iter().cloned(), moving.into_iter())
         };
         self.served.publish(served.into_iter(), writable.into_iter());
+    }
+
+    /// Has other threads write nothing until [`Self::release_writes`]. Whether all their writes
+    /// have ended; if not, call it again.
+    pub fn hold_writes(&mut self) -> bool {
+        if !self.holds_writes {
+            self.holds_writes = true;
+            self.served.withdraw();
+        }
+        self.served.earlier_writes_have_ended()
+    }
+
+    /// Other threads may write again.
+    pub fn release_writes(&mut self) {
+        if self.holds_writes {
+            self.holds_writes = false;
+            self.served.withdraw();
+        }
     }
 
     /// Tells other threads, before the engine shows it, that the backups may lack a change of an
