@@ -23,8 +23,10 @@ use std::sync::atomic::Ordering;
 use amalgam_op::{IgnorePoison, Now};
 
 use super::clock::{Swap, Take};
+use super::large::Large;
 use super::page::PageState;
-use super::{ClassState, Memory, Pool};
+use super::pool::Need;
+use super::{ClassState, ItemRef, Memory, Pool, Shortage};
 
 /// The bytes of the arrivals that pressures count are at most 1/COUNTED_SHARE of the memory limit.
 const COUNTED_SHARE: f64 = 2.0;
@@ -171,6 +173,28 @@ impl Pool<'_> {
             self.flush();
         }
         self.evacuate_for(donor, Some(receiver), now, swap)
+    }
+
+    /// Takes memory for a large item of `bytes`.
+    pub(super) fn take_large(&mut self, bytes: usize) -> Result<ItemRef, Shortage> {
+        let memory = self.memory;
+        let shortage = Shortage(Need::Large(bytes));
+        let charge = Large::charge(bytes + 8);
+        if !memory.try_charge_large(charge) {
+            memory.discard_pages_for_large(charge);
+            if !memory.try_charge_large(charge) {
+                self.flush();
+                if !memory.try_charge_large(charge) {
+                    return Err(shortage);
+                }
+            }
+        }
+        let Some(start) = memory.large.take(bytes + 8) else {
+            memory.budget.release(charge);
+            return Err(shortage);
+        };
+        let header = start + 8 + memory.layout.link_bytes() as u64;
+        Ok(ItemRef::from_bits(header).expect("large items lie behind the pages"))
     }
 }
 

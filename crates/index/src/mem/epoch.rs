@@ -7,14 +7,18 @@
 //!
 //! Pinning is two plain stores: the fence between a pin and the scan of the pins is executed on the
 //! scanning side (`membarrier`), which runs thousands of times less often. Without membarrier both
-//! sides execute a fence.
+//! sides execute a fence. An epoch needs one barrier after it was sealed, whichever thread executes
+//! it and however often the pins are scanned: [`Epochs`] keeps the number of the latest epoch that
+//! had one.
 //!
-//! Proof of safety. Let a reader pin at epoch `p` and an unlinker seal at epoch `e`.
+//! Proof of safety. Let a reader pin at epoch `p` and an unlinker seal at epoch `e`, let a barrier
+//! follow the seal, and let a scan follow the barrier.
 //! 1. `p > e`: the reader's acquire load of the global epoch read the seal's increment (or a later
 //!    one), so the unlinking happens before its reads: it cannot find the item.
 //! 2. `p <= e` and the scan sees the pin: the bag waits.
-//! 3. `p <= e` and the scan does not see the pin: then the pin was stored after the scan's barrier,
-//!    and every read of the reader comes after the unlinking. It cannot find the item.
+//! 3. `p <= e` and the scan does not see the pin: then the pin was stored after the barrier, and
+//!    every read of the reader comes after the unlinking. It cannot find the item. (Or the reader
+//!    has unpinned before the scan.)
 
 use crate::sync::{AtomicU64, CachePadded, Ordering, fence};
 
@@ -24,6 +28,8 @@ const UNPINNED: u64 = 0;
 /// The epochs of one index and the pins of its threads.
 pub(super) struct Epochs {
     global: CachePadded<AtomicU64>,
+    /// The latest epoch after whose end a barrier was executed; 0 at first.
+    fenced: CachePadded<AtomicU64>,
     slots: Box<[CachePadded<Slot>]>,
     barrier: Barrier,
 }
@@ -52,6 +58,7 @@ impl Epochs {
     pub(super) fn new(threads: usize) -> Self {
         Self {
             global: CachePadded(AtomicU64::new(1)),
+            fenced: CachePadded(AtomicU64::new(0)),
             slots: (0..threads).map(|_| CachePadded::default()).collect(),
             barrier: register_membarrier(),
         }
@@ -83,7 +90,7 @@ impl Epochs {
         if depth == 0 {
             // Acquire pairs with the increment in `seal` (case 1 above).
             slot.epoch.store(self.global.load(Ordering::Acquire), Ordering::Relaxed);
-            // Pairs with the heavy fence in `oldest_pin` (case 3).
+            // Pairs with the heavy fence in `unreachable_below` (case 3).
             self.light_fence();
         }
         slot.depth.store(depth + 1, Ordering::Relaxed);
@@ -115,10 +122,32 @@ impl Epochs {
         self.global.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// The oldest epoch at which a thread is pinned, or `u64::MAX` if none is. Bags of older epochs
-    /// may be freed.
-    pub(super) fn oldest_pin(&self) -> u64 {
+    /// The latest epoch that has ended; 0 if none has.
+    pub(super) fn last_ended(&self) -> u64 {
+        // Acquire pairs with the seals of all ended epochs: what was unlinked in them happens
+        // before the fence that follows.
+        self.global.load(Ordering::Acquire) - 1
+    }
+
+    /// The epoch below which no thread can reach what was unlinked: bags of earlier epochs may be
+    /// freed. Executes a barrier only if epoch `wanted`, which has ended, had none and no thread is
+    /// seen that it waits for.
+    pub(super) fn unreachable_below(&self, wanted: u64) -> u64 {
+        // Acquire, and before the scan: pins stored before that barrier are seen. Pairs with the
+        // release below.
+        let fenced = self.fenced.load(Ordering::Acquire);
+        let oldest_pin = self.oldest_pin();
+        if fenced >= wanted || oldest_pin <= wanted {
+            return oldest_pin.min(fenced + 1);
+        }
+        let ended = self.last_ended();
         self.heavy_fence();
+        self.fenced.fetch_max(ended, Ordering::AcqRel);
+        self.oldest_pin().min(ended + 1)
+    }
+
+    /// The oldest epoch at which a thread is seen pinned; `u64::MAX` if none is.
+    fn oldest_pin(&self) -> u64 {
         // Acquire pairs with the release in `Guard::drop`: a thread's reads under its pin come
         // before the memory is reused.
         let pins = self.slots.iter().map(|slot| slot.epoch.load(Ordering::Acquire));
@@ -184,34 +213,69 @@ mod loom_models {
     use loom::sync::Arc;
     use loom::thread;
 
+    type Shared = (Epochs, AtomicU64, loom::cell::UnsafeCell<u64>);
+
+    /// Follows the link under a guard, and reads the item if it is linked.
+    fn read(shared: &Shared) {
+        let (epochs, link, item) = shared;
+        let slot = epochs.take_slot().expect("a slot");
+        let guard = epochs.pin(slot);
+        if link.load(Ordering::Acquire) == 1 {
+            // Loom fails the test if this read races with the reuse.
+            // SAFETY: what the test is about.
+            item.with(|value| assert_eq!(unsafe { *value }, 7));
+        }
+        drop(guard);
+        epochs.return_slot(slot);
+    }
+
+    fn reuse_if_unreachable(shared: &Shared, epoch: u64) {
+        let (epochs, _, item) = shared;
+        if epoch < epochs.unreachable_below(epoch) {
+            // SAFETY: what the test is about.
+            item.with_mut(|value| unsafe { *value = 8 });
+        }
+    }
+
+    fn shared() -> Arc<Shared> {
+        let item = loom::cell::UnsafeCell::new(7);
+        Arc::new((Epochs::new(2), AtomicU64::new(1), item))
+    }
+
     /// A reader and an unlinker: the item is never reused while the reader may read it.
     #[test]
     fn a_pinned_reader_keeps_what_it_found() {
         loom::model(|| {
-            let epochs = Arc::new(Epochs::new(2));
-            let link = Arc::new(AtomicU64::new(1));
-            let item = Arc::new(loom::cell::UnsafeCell::new(7));
+            let shared = shared();
             let reader = {
-                let (epochs, link, item) = (epochs.clone(), link.clone(), item.clone());
-                thread::spawn(move || {
-                    let slot = epochs.take_slot().expect("a slot");
-                    let guard = epochs.pin(slot);
-                    if link.load(Ordering::Acquire) == 1 {
-                        // Loom fails the test if this read races with the reuse below.
-                        // SAFETY: what the test is about.
-                        item.with(|value| assert_eq!(unsafe { *value }, 7));
-                    }
-                    drop(guard);
-                    epochs.return_slot(slot);
-                })
+                let shared = shared.clone();
+                thread::spawn(move || read(&shared))
             };
-            link.store(0, Ordering::Release);
-            let epoch = epochs.seal();
-            if epoch < epochs.oldest_pin() {
-                // SAFETY: what the test is about.
-                item.with_mut(|value| unsafe { *value = 8 });
-            }
+            shared.1.store(0, Ordering::Release);
+            let epoch = shared.0.seal();
+            reuse_if_unreachable(&shared, epoch);
             reader.join().expect("the reader ends");
+        });
+    }
+
+    /// The unlinker relies on the barrier of another thread, if that came after its seal.
+    #[test]
+    fn a_barrier_serves_all_threads() {
+        loom::model(|| {
+            let shared = shared();
+            let [reader, other] = [read, |shared: &Shared| {
+                let epochs = &shared.0;
+                epochs.unreachable_below(epochs.last_ended());
+            }]
+            .map(|work: fn(&Shared)| {
+                let shared = shared.clone();
+                thread::spawn(move || work(&shared))
+            });
+            shared.1.store(0, Ordering::Release);
+            let epoch = shared.0.seal();
+            reuse_if_unreachable(&shared, epoch);
+            reader.join().expect("the reader ends");
+            other.join().expect("the other ends");
         });
     }
 }

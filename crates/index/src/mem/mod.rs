@@ -502,13 +502,13 @@ impl Memory {
         self.has_orphans.load(Ordering::Relaxed)
     }
 
-    /// Takes an orphaned bag that is past its grace period.
-    fn adopt_orphan(&self, oldest_pin: u64) -> Option<Bag> {
+    /// Takes an orphaned bag of an epoch before `below`, which is past its grace period.
+    fn adopt_orphan(&self, below: u64) -> Option<Bag> {
         if !self.has_orphans() {
             return None;
         }
         let mut orphans = self.lock_orphans();
-        let place = orphans.iter().position(|bag| bag.epoch < oldest_pin)?;
+        let place = orphans.iter().position(|bag| bag.epoch < below)?;
         let bag = orphans.swap_remove(place);
         self.has_orphans.store(!orphans.is_empty(), Ordering::Relaxed);
         Some(bag)

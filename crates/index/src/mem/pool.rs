@@ -16,7 +16,6 @@ use super::counters::{Counters, add, subtract};
 use super::epoch::Guard;
 use super::header::{Header, ItemLayout};
 use super::item::NewItem;
-use super::large::Large;
 use super::page::PageState;
 use super::retired::{Bag, Retired};
 use super::{Item, ItemRef, Memory, prefetch_for_write};
@@ -200,10 +199,10 @@ impl<'m> Pool<'m> {
         Grace(self.memory.epochs.seal())
     }
 
-    /// Whether every thread that was pinned when the grace period began has unpinned since. Costs a
-    /// barrier (about 10 microseconds). Requires: the caller holds no guard.
+    /// Whether every thread that was pinned when the grace period began has unpinned since. May
+    /// cost a barrier (about 10 microseconds). Requires: the caller holds no guard.
     pub fn is_over(&self, grace: Grace) -> bool {
-        grace.0 < self.memory.epochs.oldest_pin()
+        grace.0 < self.memory.epochs.unreachable_below(grace.0)
     }
 
     /// A CAS id for the item that `op` writes: it was never handed out and is above that of
@@ -437,17 +436,19 @@ impl<'m> Pool<'m> {
     }
 
     fn reclaim(&mut self) -> bool {
-        if self.limbo.is_empty() && !self.memory.has_orphans() {
-            return false;
-        }
-        let oldest_pin = self.memory.epochs.oldest_pin();
+        let wanted = match self.limbo.front() {
+            Some(bag) => bag.epoch,
+            None if self.memory.has_orphans() => self.memory.epochs.last_ended(),
+            None => return false,
+        };
+        let below = self.memory.epochs.unreachable_below(wanted);
         let mut has_freed = false;
-        while self.limbo.front().is_some_and(|bag| bag.epoch < oldest_pin) {
+        while self.limbo.front().is_some_and(|bag| bag.epoch < below) {
             let Some(bag) = self.limbo.pop_front() else { break };
             self.empty(bag);
             has_freed = true;
         }
-        while let Some(bag) = self.memory.adopt_orphan(oldest_pin) {
+        while let Some(bag) = self.memory.adopt_orphan(below) {
             self.empty(bag);
             has_freed = true;
         }
@@ -751,27 +752,6 @@ impl<'m> Pool<'m> {
         memory.format(page_number, class, was_used);
         self.own(class, page_number);
         true
-    }
-
-    fn take_large(&mut self, bytes: usize) -> Result<ItemRef, Shortage> {
-        let memory = self.memory;
-        let shortage = Shortage(Need::Large(bytes));
-        let charge = Large::charge(bytes + 8);
-        if !memory.try_charge_large(charge) {
-            memory.discard_pages_for_large(charge);
-            if !memory.try_charge_large(charge) {
-                self.flush();
-                if !memory.try_charge_large(charge) {
-                    return Err(shortage);
-                }
-            }
-        }
-        let Some(start) = memory.large.take(bytes + 8) else {
-            memory.budget.release(charge);
-            return Err(shortage);
-        };
-        let header = start + 8 + memory.layout.link_bytes() as u64;
-        Ok(ItemRef::from_bits(header).expect("large items lie behind the pages"))
     }
 
     /// See [`ItemLayout::new`].
