@@ -275,7 +275,7 @@ impl Pool<'_> {
     /// classes and threads, all pages of the class may be owned by threads that do not run now;
     /// `accepts_larger` then allows a slot of a larger class.
     fn set_slot_aside(&mut self, class: usize, accepts_larger: bool) -> bool {
-        let mut slot = self.take_free_slot(class);
+        let mut slot = self.take_free_slot(class).or_else(|| self.take_stray_slot(class));
         if slot.is_none() && accepts_larger {
             let larger = class + 1..self.memory.classes.count();
             slot = larger.into_iter().find_map(|class| self.take_slot_without_page(class));

@@ -103,7 +103,7 @@ impl Current {
 #[derive(Default)]
 struct Magazine {
     slots: Vec<ItemRef>,
-    /// The number of slots taken since a bag was last emptied: the magazine need not hold more.
+    /// The number of slots taken since bags were last emptied: the magazine need not hold more.
     taken: usize,
 }
 
@@ -452,6 +452,9 @@ impl<'m> Pool<'m> {
             self.empty(bag);
             has_freed = true;
         }
+        if has_freed {
+            self.magazines.iter_mut().for_each(|magazine| magazine.taken = 0);
+        }
         has_freed
     }
 
@@ -466,7 +469,6 @@ impl<'m> Pool<'m> {
                 self.free(*retired);
             }
         }
-        self.magazines.iter_mut().for_each(|magazine| magazine.taken = 0);
         bag.retired.clear();
         subtract(&self.counters().waiting_bytes, bag.bytes as u64);
         if self.spare_bags.len() < SPARE_BAGS {
@@ -733,6 +735,21 @@ impl<'m> Pool<'m> {
             // The entry is stale: the page was drained since, or is listed twice.
         }
         false
+    }
+
+    /// Takes a slot of a page with fewer free slots than are usually worth a scan of its bitmap.
+    /// Walks all pages.
+    pub(super) fn take_stray_slot(&mut self, class: usize) -> Option<ItemRef> {
+        let memory = self.memory;
+        let has_free = memory.items_of(class) < self.slots_of(class);
+        let pages = if has_free { memory.lock_fresh().next } else { 0 };
+        let found = (0..pages).find(|page| {
+            let page = &memory.pages[*page as usize];
+            page.free() > 0 && page.change(class, PageState::Full, PageState::Owned)
+        })?;
+        self.give_up(class);
+        self.own(class, found);
+        self.claim_word(class).then(|| self.take_claimed(class))
     }
 
     /// Takes a free page or one that was never used, and formats it for the class.

@@ -192,6 +192,20 @@ fn a_memory_that_may_not_evict_refuses_and_recovers() {
 }
 
 #[cfg(not(miri))] // too many items for an interpreter
+/// One free slot is not worth a scan of its page, unless there is no other.
+#[test]
+fn the_last_free_slot_is_found() {
+    let toy = Toy::new(1 << 20, 100 << 10, false, 50_000);
+    let (mut pool, mut helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    let stored = (0..).find(|number| !toy.set(&mut pool, &helper, *number, 20)).expect("a limit");
+    pool.rest();
+    assert!(toy.delete(&mut helper, stored / 2));
+    helper.rest();
+    let mut other = Pool::new(&toy.memory);
+    assert!(toy.set(&mut other, &helper, stored, 20));
+    assert!(!toy.set(&mut other, &helper, stored + 1, 20));
+}
+
 #[test]
 fn no_size_class_starves() {
     let toy = Toy::new(2 << 20, 64 << 10, true, 40_000);
