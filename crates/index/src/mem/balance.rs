@@ -189,11 +189,14 @@ impl Pool<'_> {
                 }
             }
         }
-        let Some(start) = memory.large.take(bytes + 8) else {
+        let header_of = |start: u64| start + 8 + memory.layout.link_bytes() as u64;
+        let clear = |start| memory.clear_header(header_of(start));
+        let Some(start) = memory.large.take(bytes + 8, clear) else {
             memory.budget.release(charge);
             return Err(shortage);
         };
-        let header = start + 8 + memory.layout.link_bytes() as u64;
+        memory.discard_resident();
+        let header = header_of(start);
         Ok(ItemRef::from_bits(header).expect("large items lie behind the pages"))
     }
 }

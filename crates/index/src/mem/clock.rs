@@ -5,7 +5,7 @@
 //! unlinked the item and retires it; `false` means that another thread unlinked it or that it is
 //! not published yet.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use amalgam_op::{IgnorePoison, ItemWrite, MetaFlags, Now, Part};
 
@@ -630,6 +630,7 @@ impl Pool<'_> {
             }
         }
         self.shrink_to_limit(now, swap);
+        self.memory.discard_resident();
         self.balance(now, swap);
         if self.memory.eviction == Eviction::Probation {
             self.memory.ghosts.adapt(self.memory);
@@ -696,6 +697,15 @@ impl Pool<'_> {
 }
 
 impl Memory {
+    /// Makes the header at `offset` that of no item. Requires: the calling thread owns the memory,
+    /// and no other can find it.
+    pub(super) fn clear_header(&self, offset: u64) {
+        // SAFETY: headers are accessed as atomics only.
+        let header = unsafe { self.arena.at(offset).cast::<AtomicU64>().as_ref() };
+        // Relaxed: the lock under which the run becomes visible orders it.
+        header.store(0, Ordering::Relaxed);
+    }
+
     /// The item whose header lies at `offset`, if it is live.
     pub(super) fn live_item_at<'g>(
         &'g self,

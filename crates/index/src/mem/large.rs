@@ -1,4 +1,8 @@
 //! Items too large for a slot: each has a run of address space, a multiple of 4 KiB.
+//!
+//! The system goes on backing the memory of some free runs, and new items are put there first:
+//! they fault no page in. Such *resident* bytes are not charged to the limit, so `Memory` discards
+//! them as soon as they and the charged bytes together exceed it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
@@ -9,6 +13,9 @@ use amalgam_op::{Expiry, IgnorePoison};
 const STEP: u64 = 4096;
 /// The ring is purged when its entries exceed twice the number of live runs by more than this.
 const STALE: usize = 64;
+
+/// The most resident runs that are examined for an item.
+const EXAMINED: usize = 64;
 
 /// Allocates runs in the part of the arena that holds large items. Locks its state in every call.
 pub(super) struct Large {
@@ -24,8 +31,11 @@ pub(super) struct Counts {
 }
 
 struct State {
-    /// Free runs: start to length.
-    free: BTreeMap<u64, u64>,
+    free: Runs,
+    /// The parts of the free runs that the system backs.
+    resident: Runs,
+    /// Where the next search for resident bytes to discard begins.
+    discard_from: u64,
     /// Runs in use: start to length.
     used: HashMap<u64, u64>,
     /// Bytes of the runs in use, and of those among them that were not retired.
@@ -46,7 +56,78 @@ struct State {
     next_number: u64,
 }
 
+/// Disjoint runs, none of which touches another: start to length.
+#[derive(Default)]
+struct Runs {
+    lengths: BTreeMap<u64, u64>,
+    bytes: u64,
+}
+
+impl Runs {
+    /// The start of the first run of at least `bytes`.
+    fn first_fit(&self, bytes: u64) -> Option<u64> {
+        let fits = |(_, length): &(&u64, &u64)| **length >= bytes;
+        self.lengths.iter().find(fits).map(|(start, _)| *start)
+    }
+
+    /// Adds `bytes` from `start` on, no part of which is held.
+    fn add(&mut self, start: u64, bytes: u64) {
+        let (mut from, mut length) = (start, bytes);
+        if let Some((before, size)) = self.lengths.range(..start).next_back() {
+            let (before, size) = (*before, *size);
+            if before + size == start {
+                self.lengths.remove(&before);
+                (from, length) = (before, length + size);
+            }
+        }
+        if let Some(size) = self.lengths.remove(&(start + bytes)) {
+            length += size;
+        }
+        self.lengths.insert(from, length);
+        self.bytes += bytes;
+    }
+
+    /// Removes what is held of `bytes` from `start` on.
+    fn remove(&mut self, start: u64, bytes: u64) {
+        let end = start + bytes;
+        while let Some((from, length)) = self.lengths.range(..end).next_back() {
+            let (from, to) = (*from, *from + *length);
+            if to <= start {
+                break;
+            }
+            self.lengths.remove(&from);
+            if from < start {
+                self.lengths.insert(from, start - from);
+            }
+            if to > end {
+                self.lengths.insert(end, to - end);
+            }
+            self.bytes -= to.min(end) - from.max(start);
+        }
+    }
+}
+
 impl State {
+    /// The start of a free run of `bytes`: one that uses as many bytes as possible of one of the
+    /// first resident runs, else the first that is long enough.
+    fn place_for(&self, bytes: u64) -> Option<u64> {
+        let (mut place, mut most) = (None, 0);
+        for (start, length) in self.resident.lengths.iter().take(EXAMINED) {
+            let resident = bytes.min(*length);
+            if resident > most
+                && let Some((free, free_bytes)) = self.free.lengths.range(..=start).next_back()
+                && *free_bytes >= bytes
+            {
+                place = Some(*start.min(&(free + free_bytes - bytes)));
+                most = resident;
+            }
+            if most == bytes {
+                break;
+            }
+        }
+        place.or_else(|| self.free.first_fit(bytes))
+    }
+
     /// Purges entries of retired runs from the ring once they are many: if items come and go
     /// without evictions, the hand does not drop them.
     fn bound_ring(&mut self) {
@@ -59,8 +140,12 @@ impl State {
 
 impl Large {
     pub(super) fn new(start: u64, bytes: u64) -> Self {
+        let mut free = Runs::default();
+        free.add(start, bytes / STEP * STEP);
         let state = State {
-            free: BTreeMap::from([(start, bytes / STEP * STEP)]),
+            free,
+            resident: Runs::default(),
+            discard_from: start,
             used: HashMap::new(),
             held_bytes: 0,
             live_bytes: 0,
@@ -79,17 +164,16 @@ impl Large {
         bytes.next_multiple_of(STEP as usize)
     }
 
-    /// Takes a run for `bytes` and returns its start; None if no free run is long enough.
-    pub(super) fn take(&self, bytes: usize) -> Option<u64> {
+    /// Takes a run for `bytes` and returns its start; None if no free run is long enough. Calls
+    /// `clear` with the start before the hand can meet the run, whose old contents might look like
+    /// a live item.
+    pub(super) fn take(&self, bytes: usize, clear: impl FnOnce(u64)) -> Option<u64> {
         let bytes = Self::charge(bytes) as u64;
         let mut state = self.lock();
-        let fits = |(_, length): &(&u64, &u64)| **length >= bytes;
-        let (start, length) =
-            state.free.iter().find(fits).map(|(start, length)| (*start, *length))?;
-        state.free.remove(&start);
-        if length > bytes {
-            state.free.insert(start + bytes, length - bytes);
-        }
+        let start = state.place_for(bytes)?;
+        state.free.remove(start, bytes);
+        state.resident.remove(start, bytes);
+        clear(start);
         state.used.insert(start, bytes);
         state.held_bytes += bytes;
         state.live_bytes += bytes;
@@ -102,25 +186,31 @@ impl Large {
         Some(start)
     }
 
-    /// Gives a run back and returns its length, for the budget. Requires: the caller has discarded
-    /// the memory.
+    /// Gives a run back, whose memory stays resident, and returns its length, for the budget.
     pub(super) fn give_back(&self, start: u64) -> usize {
         let mut state = self.lock();
         let bytes = state.used.remove(&start).expect("the run is in use");
         state.held_bytes -= bytes;
-        let (mut from, mut length) = (start, bytes);
-        if let Some((before, size)) = state.free.range(..start).next_back() {
-            let (before, size) = (*before, *size);
-            if before + size == start {
-                state.free.remove(&before);
-                (from, length) = (before, length + size);
-            }
-        }
-        if let Some(size) = state.free.remove(&(start + bytes)) {
-            length += size;
-        }
-        state.free.insert(from, length);
+        state.free.add(start, bytes);
+        state.resident.add(start, bytes);
         bytes as usize
+    }
+
+    /// Calls `discard` with the start and the length of runs that are free and resident, until at
+    /// most `most` resident bytes are left.
+    pub(super) fn discard_resident(&self, most: usize, mut discard: impl FnMut(u64, usize)) {
+        let mut state = self.lock();
+        let State { resident, discard_from, .. } = &mut *state;
+        while resident.bytes > most as u64 {
+            let mut runs = resident.lengths.range(*discard_from..).chain(&resident.lengths);
+            let Some((start, bytes)) = runs.next().map(|(start, bytes)| (*start, *bytes)) else {
+                break;
+            };
+            // Under the lock, so that no item is put there meanwhile.
+            discard(start, bytes as usize);
+            resident.remove(start, bytes);
+            *discard_from = start + bytes;
+        }
     }
 
     /// Bytes of all runs in use.
@@ -227,30 +317,34 @@ impl Large {
 mod tests {
     use super::*;
 
+    fn take(large: &Large, bytes: usize) -> Option<u64> {
+        large.take(bytes, |_| ())
+    }
+
     #[test]
     fn runs_are_reused_and_merged() {
         let large = Large::new(1 << 20, 1 << 20);
-        let runs: Vec<_> = (0..4).map(|_| large.take(200_000).expect("room")).collect();
+        let runs: Vec<_> = (0..4).map(|_| take(&large, 200_000).expect("room")).collect();
         assert_eq!(large.advance_hand().1, 4);
-        assert!(large.take(300_000).is_none());
+        assert!(take(&large, 300_000).is_none());
         assert_eq!(large.length(runs[0]), 200_704);
         for run in [2, 0, 1, 3] {
             large.retire(runs[run]);
             assert_eq!(large.give_back(runs[run]), 200_704);
         }
-        assert_eq!(large.take(1 << 20), Some(1 << 20));
+        assert_eq!(take(&large, 1 << 20), Some(1 << 20));
         assert_eq!(large.advance_hand(), (Some(1 << 20), 1));
     }
 
     #[test]
     fn the_hand_meets_the_oldest_first() {
         let large = Large::new(1 << 20, 1 << 20);
-        let runs: Vec<_> = (0..4).map(|_| large.take(4096).expect("room")).collect();
+        let runs: Vec<_> = (0..4).map(|_| take(&large, 4096).expect("room")).collect();
         large.retire(runs[1]);
         assert_eq!(large.advance_hand(), (Some(runs[0]), 3));
         large.retire(runs[0]);
         assert_eq!(large.advance_hand(), (Some(runs[2]), 2));
-        let newest = large.take(4096).expect("room");
+        let newest = take(&large, 4096).expect("room");
         assert_eq!(large.advance_hand(), (Some(runs[3]), 3));
         assert_eq!(large.advance_hand(), (Some(runs[2]), 3));
         assert_eq!(large.advance_hand(), (Some(newest), 3));
@@ -259,7 +353,8 @@ mod tests {
     #[test]
     fn lengths_are_counted_in_few_steps() {
         let large = Large::new(1 << 20, 8 << 20);
-        let runs = [66_000, 67_000, 1 << 20, (1 << 20) + 1].map(|bytes| large.take(bytes).unwrap());
+        let runs =
+            [66_000, 67_000, 1 << 20, (1 << 20) + 1].map(|bytes| take(&large, bytes).unwrap());
         let counts = || large.sizes().into_iter().map(|(bytes, counts)| (bytes, counts.items));
         assert!(counts().eq([(69_632, 2), (1 << 20, 1), ((1 << 20) + (1 << 16), 1)]));
         large.note_eviction(runs[0], false);
@@ -272,24 +367,61 @@ mod tests {
     #[test]
     fn a_run_in_an_old_place_is_new() {
         let large = Large::new(1 << 20, 8192);
-        let first = large.take(4096).expect("room");
-        let second = large.take(4096).expect("room");
+        let first = take(&large, 4096).expect("room");
+        let second = take(&large, 4096).expect("room");
         large.retire(first);
         large.give_back(first);
-        assert_eq!(large.take(4096), Some(first));
+        assert_eq!(take(&large, 4096), Some(first));
         assert_eq!(large.advance_hand(), (Some(second), 2));
     }
 
     #[test]
     fn the_ring_does_not_grow_while_the_hand_rests() {
         let large = Large::new(1 << 20, 1 << 20);
-        let first = large.take(4096).expect("room");
+        let first = take(&large, 4096).expect("room");
         for _ in 0..1000 {
-            let run = large.take(4096).expect("room");
+            let run = take(&large, 4096).expect("room");
             large.retire(run);
             large.give_back(run);
         }
         assert!(large.lock().ring.len() <= 2 + STALE + 1);
         assert_eq!(large.advance_hand(), (Some(first), 1));
+    }
+
+    #[test]
+    fn resident_memory_is_reused_and_discarded_in_turn() {
+        let large = Large::new(1 << 20, 1 << 20);
+        let runs: Vec<_> = (0..8).map(|_| take(&large, 8192).expect("room")).collect();
+        for run in [1, 3, 4, 6] {
+            large.retire(runs[run]);
+            large.give_back(runs[run]);
+        }
+        let mut cleared = 0;
+        assert_eq!(large.take(12_288, |start| cleared = start), Some(runs[3]));
+        assert_eq!(cleared, runs[3]);
+        // Left are one page of run 4, and runs 1 and 6.
+        let discarded = |most| {
+            let mut discarded = Vec::new();
+            large.discard_resident(most, |start, bytes| discarded.push((start, bytes)));
+            discarded
+        };
+        assert_eq!(discarded(20_480), []);
+        assert_eq!(discarded(12_288), [(runs[1], 8192)]);
+        assert_eq!(discarded(0), [(runs[4] + 4096, 4096), (runs[6], 8192)]);
+        // None is resident, so the first run that is long enough is taken.
+        assert_eq!(take(&large, 4096), Some(runs[1]));
+    }
+
+    #[test]
+    fn a_run_that_is_resident_in_part_is_better_than_none() {
+        let large = Large::new(1 << 20, 1 << 20);
+        let runs: Vec<_> = (0..4).map(|_| take(&large, 8192).expect("room")).collect();
+        for run in [0, 2, 3] {
+            large.retire(runs[run]);
+            large.give_back(runs[run]);
+        }
+        // The last two runs are 16 KiB, and what follows them was never used.
+        assert_eq!(take(&large, 20_480), Some(runs[2]));
+        assert_eq!(large.lock().resident.bytes, 8192);
     }
 }

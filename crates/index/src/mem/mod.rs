@@ -122,6 +122,8 @@ const LARGE_DIVISOR: usize = 4;
 const RESERVE_PAGES: usize = 2;
 /// Limits of fewer pages keep no page back.
 const RESERVE_FROM_PAGES: usize = 32;
+/// At most 1/RESIDENT_SHARE of the limit stays resident in free runs for large items.
+const RESIDENT_SHARE: usize = 16;
 /// The limit may be raised to this many times its first value.
 const RAISE: usize = if cfg!(miri) { 1 } else { 4 };
 /// Address space for large items, in multiples of the limit: the surplus counters fragmentation.
@@ -550,11 +552,20 @@ impl Memory {
     }
 
     fn free_large(&self, item: ItemRef) {
-        let start = self.run_of(item);
-        let bytes = self.large.length(start);
-        // SAFETY: the item is past its grace period and not pinned, so no thread uses it.
-        unsafe { self.arena.discard(start, bytes) };
-        self.give_back_large(self.large.give_back(start));
+        self.give_back_large(self.large.give_back(self.run_of(item)));
+        self.discard_resident();
+    }
+
+    /// Discards memory of free runs, for large items, that the limit leaves no room for.
+    fn discard_resident(&self) {
+        let limit = self.budget.limit();
+        // What is kept for large items is charged, and they hold none of it yet.
+        let unused = limit + self.kept_for_large.load(Ordering::Relaxed);
+        let most = unused.saturating_sub(self.budget.used()).min(limit / RESIDENT_SHARE);
+        // SAFETY: `large` calls it for memory of no item, and gives it to none meanwhile.
+        self.large.discard_resident(most, |start, bytes| unsafe {
+            self.arena.discard(start, bytes);
+        });
     }
 
     /// Takes a page from its class. Requires: all its slots are free and no thread walks it.

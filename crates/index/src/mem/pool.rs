@@ -765,6 +765,7 @@ impl<'m> Pool<'m> {
         let taken = kept
             .or_else(|| memory.lock_fresh().take(&memory.budget, page_bytes, memory.pages.len()));
         let Some((page_number, was_used)) = taken else { return false };
+        memory.discard_resident();
         class_pages.fetch_add(1, Ordering::Relaxed);
         memory.format(page_number, class, was_used);
         self.own(class, page_number);
