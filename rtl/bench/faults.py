@@ -51,7 +51,8 @@ FAULTS = [
     ("write_unit", {}, "write_unit", "expired_returns != '0 ? expired_returns : returns_q",
      "returns_q"),
     # Addresses that came back are handed out and kept.
-    ("address_queues", {}, "address_queues", ".ready_i(is_taken && !is_fresh)", ".ready_i(1'b0)"),
+    ("address_queues", {}, "address_queues", "is_reused = is_taken && !is_fresh;",
+     "is_reused = 1'b0;"),
     # Another client comes between the beats of a line.
     ("memory_arbiter", {}, "memory_arbiter", "write_valid_i || is_inside_line_q;",
      "write_valid_i;"),

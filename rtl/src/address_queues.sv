@@ -3,7 +3,8 @@
 // Holds the free addresses of the value store by block size. Addresses never used are allocated
 // first, in order, then freed ones, oldest first, so a freed block is reused as late as possible.
 //
-// Class c has 2^BlockBits blocks of 2^(ClassShift*c) beats. It stands outside the table.
+// Class c has 2^BlockBits blocks of 2^(ClassShift*c) beats. It stands outside the table. Freed
+// blocks are kept by their number, in block RAM unless there are few of them.
 
 module address_queues #(
   parameter int unsigned Classes = 3,
@@ -36,23 +37,33 @@ module address_queues #(
     localparam logic [47:0] Base = 48'(2 ** (ClassShift * (Classes - 1))) + 48'(Below) * Blocks;
 
     logic [BlockBits:0] fresh_q;   // blocks that have ever been allocated
-    logic is_fresh, is_taken, is_freed, has_returned;
-    logic [47:0] returned;
+    logic is_fresh, is_taken, is_freed, is_reused, has_returned;
+    logic [BlockBits-1:0] freed, returned, block;   // numbers of blocks
 
     assign is_fresh = fresh_q != (BlockBits + 1)'(Blocks);
     assign is_taken = alloc_take_i && alloc_class_i == ClassWidth'(c);
     assign is_freed = free_valid_i && free_class_i == ClassWidth'(c);
 
+    assign is_reused = is_taken && !is_fresh;
+    assign freed     = BlockBits'((Shift + BlockBits)'(free_pointer_i - Base) >> Shift);
+
     // As deep as the number of blocks, so it has room for every freed address.
     logic [BlockBits:0] level;
-    fifo #(.Width(48), .Depth(Blocks)) u_returned (
-      .clk_i, .rst_ni, .valid_i(is_freed), .ready_o(), .data_i(free_pointer_i),
-      .valid_o(has_returned), .ready_i(is_taken && !is_fresh), .data_o(returned),
-      .level_o(level)
-    );
+    if (BlockBits > 6) begin : gen_deep
+      deep_fifo #(.Width(BlockBits), .DepthBits(BlockBits)) u_returned (
+        .clk_i, .rst_ni, .valid_i(is_freed), .data_i(freed), .valid_o(has_returned),
+        .ready_i(is_reused), .data_o(returned), .level_o(level)
+      );
+    end else begin : gen_flat
+      fifo #(.Width(BlockBits), .Depth(Blocks)) u_returned (
+        .clk_i, .rst_ni, .valid_i(is_freed), .ready_o(), .data_i(freed),
+        .valid_o(has_returned), .ready_i(is_reused), .data_o(returned), .level_o(level)
+      );
+    end
 
     assign has_address[c] = is_fresh || has_returned;
-    assign address[c]     = is_fresh ? Base + (48'(fresh_q) << Shift) : returned;
+    assign block          = is_fresh ? fresh_q[BlockBits-1:0] : returned;
+    assign address[c]     = Base + (48'(block) << Shift);
     assign left_o[c]      = (BlockBits + 1)'(Blocks) - fresh_q + level;
 
     always_ff @(posedge clk_i or negedge rst_ni) begin
@@ -100,12 +111,15 @@ module address_queues #(
       for (int unsigned i = 0; i < Blocks; i++) begin
         f_count = f_count + (BlockBits + 1)'(
             (BlockBits + 1)'(i) < gen_class[c].level
-            && gen_class[c].u_returned.store[BlockBits'(gen_class[c].u_returned.read_q
-                                                        + BlockBits'(i))] == f_watched);
+            && gen_class[c].gen_flat.u_returned.store[
+                BlockBits'(gen_class[c].gen_flat.u_returned.read_q + BlockBits'(i))] == f_index);
       end
       if (f_started_q) assume (f_index == f_index_q);
       if (rst_ni) begin
         assume (!gen_class[c].is_freed || f_lent_q != '0);
+        assume (!gen_class[c].is_freed
+                || free_pointer_i == gen_class[c].Base
+                                     + (48'(gen_class[c].freed) << gen_class[c].Shift));
         assume (!f_frees || f_is_lent_q);
         assume (!(alloc_take_i && !alloc_valid_o));
         assert (gen_class[c].fresh_q <= (BlockBits + 1)'(Blocks));
