@@ -187,14 +187,15 @@ module response_formatter
   // The window. A part stands behind the bytes that it has: rotated by their number, which is the
   // same modulo 8 when a beat leaves. What lies behind the last byte is arbitrary.
   logic [127:0] window_q;
-  logic [4:0]   count_q, count_after;
+  logic [4:0]   count_q, count_next;
   logic         is_all_in_q, is_out, is_body_out;
   logic [63:0]  rotated;
   logic [24:0]  is_free;    // places from the window's end on
 
   assign is_body_out = state_q == StBody && is_out;
   assign take_part   = has_part && (is_body_out || count_q <= 5'd8);
-  assign count_after = is_body_out ? count_q - 5'd8 : count_q;
+  // A beat that leaves changes the upper two bits alone.
+  assign count_next  = take_part ? count_q + 5'(part_bytes) : count_q;
   assign rotated     = 64'({part, part} >> {4'd8 - 4'(count_q[2:0]), 3'b0});
   for (genvar i = 0; i < 25; i++) begin : gen_free
     assign is_free[i] = count_q <= 5'(i);
@@ -263,7 +264,7 @@ module response_formatter
           state_q <= StBody;
         end
         if (is_body_out && frame_last_o) state_q <= StIdle;
-        count_q <= count_after + (take_part ? 5'(part_bytes) : '0);
+        count_q <= {count_next[4:3] - 2'(is_body_out), count_next[2:0]};
         if (take_part && is_last_part) is_all_in_q <= 1'b1;
         if (is_offered && part_room) begin
           if (is_key) key_left_q <= key_left_q - 8'(source_bytes);
