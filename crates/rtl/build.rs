@@ -5,6 +5,10 @@
 #[expect(dead_code, reason = "the tests use the rest of it")]
 #[path = "src/configuration.rs"]
 mod configuration;
+#[cfg(feature = "verilated")]
+#[cfg_attr(not(feature = "wide"), expect(dead_code, reason = "only `wide` builds all of them"))]
+#[path = "src/configurations.rs"]
+mod configurations;
 
 #[cfg(not(feature = "verilated"))]
 fn main() {
@@ -26,14 +30,16 @@ mod verilated {
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
-    use crate::configuration::{ALL, Configuration, FRONTS};
+    use crate::configuration::Configuration;
+    use crate::configurations::{ALL, FRONTS};
 
     const RTL: &str = "../../rtl";
 
     pub fn build() {
         println!("cargo::rerun-if-changed={RTL}");
-        println!("cargo::rerun-if-changed=src/configuration.rs");
-        for file in ["shim.cpp", "shim_table.h", "shim_frames.h"] {
+        for file in
+            ["configuration.rs", "configurations.rs", "shim.cpp", "shim_table.h", "shim_frames.h"]
+        {
             println!("cargo::rerun-if-changed=src/{file}");
         }
         let output = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));

@@ -17,6 +17,7 @@ module frames_sim
   parameter int unsigned BucketBits = 8,
   parameter bit          HashRing = 1'b1,
   parameter int unsigned Writers = 32,
+  parameter int unsigned CounterBits = 10,  // of several tables
   parameter int unsigned ReturnBeats = 128,
   parameter int unsigned BlockBits = 8,
   parameter int unsigned BusBytes = 8,
@@ -154,7 +155,8 @@ module frames_sim
       .BusBytes(BusBytes), .Lanes(Tables), .Tables(Tables), .Slots(Slots),
       .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines), .KeyBytes(KeyBytes),
       .HeaderBytes(HeaderBytes), .TermsLast(TermsLast), .BucketBits(BucketBits),
-      .HashRing(HashRing), .Writers(Writers), .ReturnBeats(ReturnBeats), .BlockBits(BlockBits)
+      .HashRing(HashRing), .Writers(Writers), .CounterBits(CounterBits), .ReturnBeats(ReturnBeats),
+      .BlockBits(BlockBits)
     ) u_wide (
       .clk_i, .rst_ni, .mem_rst_ni(!mem_reset_i), .mac_i, .ip_i, .port_i, .has_header_i, .now_i,
       .seed_i('0), .evict_i(1'b1),

@@ -29,7 +29,7 @@ fn main() {
 mod figures {
     use std::time::Instant;
 
-    use amalgam_rtl::{Configuration, PRINTED, Reference, Request, SOFTWARE, Simulation, status};
+    use amalgam_rtl::{Configuration, PAPER, Reference, Request, SOFTWARE, Simulation, status};
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};
 
@@ -42,7 +42,7 @@ mod figures {
     }
 
     fn table(is_table_only: bool) -> Simulation {
-        let mut simulation = Simulation::new(PRINTED);
+        let mut simulation = Simulation::new(PAPER);
         simulation.set_table_only(is_table_only);
         simulation
     }
@@ -176,8 +176,8 @@ mod figures {
     }
 
     fn conflicts(addresses: usize, writes: f64) -> Conflicts {
-        let reference = Reference::new(PRINTED);
-        let mut seen = vec![false; 1 << PRINTED.bucket_bits];
+        let reference = Reference::new(PAPER);
+        let mut seen = vec![false; 1 << PAPER.bucket_bits];
         let mut is_new = |key: &Vec<u8>| !std::mem::replace(&mut seen[reference.bucket(key)], true);
         let keys: Vec<_> =
             (0..).map(|n| key(n, 12)).filter(|key| is_new(key)).take(addresses).collect();
@@ -264,7 +264,7 @@ mod figures {
     /// SETs and values.
     pub fn simulation() {
         for (configuration, has_values) in
-            [(SOFTWARE, false), (SOFTWARE, true), (PRINTED, false), (PRINTED, true)]
+            [(SOFTWARE, false), (SOFTWARE, true), (PAPER, false), (PAPER, true)]
         {
             let mut simulation = Simulation::new(configuration);
             simulation.set_table_only(!has_values);

@@ -20,7 +20,7 @@ fn main() -> std::io::Result<()> {
 mod wave {
     use std::fmt::Write;
 
-    use amalgam_rtl::{PRINTED, Request, Simulation};
+    use amalgam_rtl::{PAPER, Request, Simulation};
 
     /// A signal's name and its level in each cycle.
     pub struct Signal {
@@ -47,7 +47,7 @@ mod wave {
 
     /// A GET of a 25-byte key (two memory lines) that finds 20 bytes.
     pub fn trace() -> Vec<Signal> {
-        let mut simulation = Simulation::new(PRINTED);
+        let mut simulation = Simulation::new(PAPER);
         let key = b"a key of twenty-five byte";
         simulation.send(Request::set(key, b"a value of 20 bytes."));
         simulation.run(1);

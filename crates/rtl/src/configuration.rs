@@ -1,4 +1,4 @@
-//! The parameter sets that are built and tested. The build script includes this file too.
+//! The parameters of simulated hardware. The build script includes this file too.
 
 /// Parameters of the hardware, named as in `rtl/src/ht_top.sv`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct Configuration {
     pub is_ring: bool,
     /// Maximum number of writes in flight.
     pub writers: usize,
+    /// Binary logarithm of the number of hashed conflict counters; 0: addresses are compared.
+    pub counter_bits: u32,
     /// Maximum number of line beats in flight from memory.
     pub return_beats: usize,
     /// Binary logarithm of the number of blocks of each of the three block sizes.
@@ -34,106 +36,6 @@ pub struct Configuration {
     /// Number of tables, each with its own memory; more than one only behind a wide port.
     pub tables: usize,
 }
-
-/// The slot memory of the software engine.
-pub const SOFTWARE: Configuration = Configuration {
-    name: "software",
-    slots: 8,
-    slots_per_beat: 8,
-    stripe_bytes: 8,
-    lines: 4,
-    key_bytes: 16,
-    header_bytes: 8,
-    is_terms_last: true,
-    bucket_bits: 6,
-    is_ring: false,
-    writers: 16,
-    return_beats: 128,
-    block_bits: 7,
-    bus_bytes: 8,
-    tables: 1,
-};
-
-/// As printed: 192 bytes a slot in four lines of 384 bytes, six hash units, keys up to 168.
-pub const PRINTED: Configuration = Configuration {
-    name: "printed",
-    slots: 8,
-    slots_per_beat: 2,
-    stripe_bytes: 48,
-    lines: 4,
-    key_bytes: 168,
-    header_bytes: 24,
-    is_terms_last: false,
-    bucket_bits: 10,
-    is_ring: false,
-    writers: 32,
-    return_beats: 128,
-    block_bits: 12,
-    bus_bytes: 8,
-    tables: 1,
-};
-
-/// The other layout of 192 bytes a slot, with twice the slots, the ring, few writers, and streams
-/// of 256 bits.
-pub const RING: Configuration = Configuration {
-    name: "ring",
-    slots: 16,
-    slots_per_beat: 8,
-    stripe_bytes: 24,
-    lines: 8,
-    is_ring: true,
-    writers: 4,
-    return_beats: 64,
-    bucket_bits: 6,
-    block_bits: 8,
-    bus_bytes: 32,
-    ..PRINTED
-};
-
-/// Few slots, one write at a time, minimal buffers for lines in flight, the ring, and streams of
-/// 512 bits.
-pub const SMALL: Configuration = Configuration {
-    name: "small",
-    slots: 4,
-    slots_per_beat: 4,
-    is_ring: true,
-    writers: 1,
-    return_beats: 4,
-    bus_bytes: 64,
-    ..SOFTWARE
-};
-
-/// The printed table behind an Ethernet port, with beats of 192 bytes, so that the memory port can
-/// use the full bandwidth of `ddr600`.
-pub const ETHERNET: Configuration =
-    Configuration { name: "ethernet", slots_per_beat: 4, is_ring: true, block_bits: 10, ..PRINTED };
-
-/// The tables that are simulated without an Ethernet port, through their streams.
-pub const ALL: &[Configuration] = &[SOFTWARE, PRINTED, RING, SMALL];
-
-/// Four tables as printed behind a port of 256 bits, for 40 Gb/s.
-pub const ETHERNET_40: Configuration = Configuration {
-    name: "ethernet40",
-    slots_per_beat: PRINTED.slots_per_beat,
-    bucket_bits: 10,
-    block_bits: 8,
-    bus_bytes: 32,
-    tables: 4,
-    ..ETHERNET
-};
-
-/// Eight tables as printed behind a port of 512 bits, for 100 Gb/s.
-pub const ETHERNET_100: Configuration =
-    Configuration { name: "ethernet100", bus_bytes: 64, tables: 8, ..ETHERNET_40 };
-
-/// The tables that are simulated behind an Ethernet port.
-pub const FRONTS: &[Configuration] = &[
-    ETHERNET,
-    #[cfg(feature = "wide")]
-    ETHERNET_40,
-    #[cfg(feature = "wide")]
-    ETHERNET_100,
-];
 
 impl Configuration {
     /// Number of 8-byte words in a slot's record.
@@ -182,6 +84,7 @@ impl Configuration {
         ];
         if self.tables > 1 {
             parameters.push(("Tables", self.tables));
+            parameters.push(("CounterBits", self.counter_bits as usize));
         }
         parameters
     }

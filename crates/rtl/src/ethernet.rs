@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::model::{FrameInputs, FrameOutputs, Frames, Model};
 use crate::register_map as register;
-use crate::{Configuration, ETHERNET, ETHERNET_40, ETHERNET_100, Memory};
+use crate::{Configuration, GIGABITS_10, GIGABITS_40, GIGABITS_100, Memory};
 
 /// An Ethernet port and the hardware behind it.
 #[derive(Clone, Copy, Debug)]
@@ -21,13 +21,13 @@ pub struct Port {
 impl Port {
     /// A port of 10 Gb/s as the paper has it: 64 bits at 156.25 MHz.
     pub const GIGABITS_10: Self =
-        Self { configuration: ETHERNET, megahertz: 156.25, gigabits: 10.0 };
+        Self { configuration: GIGABITS_10, megahertz: 156.25, gigabits: 10.0 };
     /// A port of 40 Gb/s: 256 bits at 200 MHz. It needs the feature `wide`.
     pub const GIGABITS_40: Self =
-        Self { configuration: ETHERNET_40, megahertz: 200.0, gigabits: 40.0 };
+        Self { configuration: GIGABITS_40, megahertz: 200.0, gigabits: 40.0 };
     /// A port of 100 Gb/s: 512 bits at 322 MHz. It needs the feature `wide`.
     pub const GIGABITS_100: Self =
-        Self { configuration: ETHERNET_100, megahertz: 322.265_625, gigabits: 100.0 };
+        Self { configuration: GIGABITS_100, megahertz: 322.265_625, gigabits: 100.0 };
 
     /// Bytes that the wire carries per clock cycle.
     pub fn wire_bytes(&self) -> f64 {

@@ -12,6 +12,7 @@
 //! 3. Every wait is bounded (`Simulation::run`), so a table that stops answering fails its test.
 
 mod configuration;
+mod configurations;
 #[cfg(feature = "verilated")]
 pub mod ethernet;
 #[cfg(feature = "verilated")]
@@ -29,8 +30,9 @@ pub mod serve;
 #[cfg(feature = "verilated")]
 mod simulation;
 
-pub use configuration::{
-    ALL, Configuration, ETHERNET, ETHERNET_40, ETHERNET_100, FRONTS, PRINTED, RING, SMALL, SOFTWARE,
+pub use configuration::Configuration;
+pub use configurations::{
+    ALL, FRONTS, GIGABITS_10, GIGABITS_40, GIGABITS_100, HALF_LINES, PAPER, SMALL, SOFTWARE,
 };
 pub use memory::Memory;
 pub use reference::Reference;

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use amalgam_rtl::PRINTED;
+use amalgam_rtl::PAPER;
 use amalgam_rtl::serve::Service;
 
 const DEFAULT_ADDRESS: &str = "127.0.0.1:11311";
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ["serve", address] => address,
         _ => return Err(format!("usage: amalgam-rtl serve [{DEFAULT_ADDRESS}]").into()),
     };
-    let mut service = Service::bind(address.parse()?, PRINTED)?;
+    let mut service = Service::bind(address.parse()?, PAPER)?;
     println!("listening on {} (UDP and TCP)", service.address()?);
     service.run(&AtomicBool::new(false))?;
     Ok(())

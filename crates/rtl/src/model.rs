@@ -207,18 +207,18 @@ macro_rules! models {
 models! {
     Streams:
     "software": amalgam_software_new amalgam_software_delete amalgam_software_cycle;
-    "printed": amalgam_printed_new amalgam_printed_delete amalgam_printed_cycle;
-    "ring": amalgam_ring_new amalgam_ring_delete amalgam_ring_cycle;
+    "paper": amalgam_paper_new amalgam_paper_delete amalgam_paper_cycle;
+    "half_lines": amalgam_half_lines_new amalgam_half_lines_delete amalgam_half_lines_cycle;
     "small": amalgam_small_new amalgam_small_delete amalgam_small_cycle;
 }
 
 models! {
     Frames:
-    "ethernet": amalgam_ethernet_new amalgam_ethernet_delete amalgam_ethernet_cycle;
+    "10g": amalgam_10g_new amalgam_10g_delete amalgam_10g_cycle;
     #[cfg(feature = "wide")]
-    "ethernet40": amalgam_ethernet40_new amalgam_ethernet40_delete amalgam_ethernet40_cycle;
+    "40g": amalgam_40g_new amalgam_40g_delete amalgam_40g_cycle;
     #[cfg(feature = "wide")]
-    "ethernet100": amalgam_ethernet100_new amalgam_ethernet100_delete amalgam_ethernet100_cycle;
+    "100g": amalgam_100g_new amalgam_100g_delete amalgam_100g_cycle;
 }
 
 /// Simulated hardware with these ports.

@@ -5,8 +5,8 @@
 
 use amalgam_index::pipeline::twin::{SLOTS, Twin};
 use amalgam_rtl::{
-    ALL, Configuration, Memory, PRINTED, Pace, RING, Reference, Request, Response, SMALL, SOFTWARE,
-    Simulation, opcode, status,
+    ALL, Configuration, HALF_LINES, Memory, PAPER, Pace, Reference, Request, Response, SMALL,
+    SOFTWARE, Simulation, opcode, status,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -148,12 +148,12 @@ fn random_requests_as_in_software() {
 
 #[test]
 fn random_requests_as_printed() {
-    random_requests(PRINTED, 3);
+    random_requests(PAPER, 3);
 }
 
 #[test]
-fn random_requests_with_the_ring() {
-    (4..6).for_each(|seed| random_requests(RING, seed));
+fn random_requests_in_half_lines() {
+    (4..6).for_each(|seed| random_requests(HALF_LINES, seed));
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn an_empty_address_queue_is_an_answer_and_recovers() {
 
 #[test]
 fn a_flood_of_expired_entries() {
-    for configuration in [SOFTWARE, RING] {
+    for configuration in [SOFTWARE, HALF_LINES] {
         let mut cosim = Cosim::new(configuration);
         for round in 0..4 {
             let sets = (0..500).map(|number: u32| {
@@ -349,7 +349,7 @@ fn back_to_back_on_one_address() {
 fn resets_under_load_leave_a_table_that_answers_right() {
     let effort = std::env::var("AMALGAM_EFFORT").ok().and_then(|text| text.parse().ok());
     let resets = 14 * effort.unwrap_or(1);
-    for configuration in [SOFTWARE, RING, SMALL] {
+    for configuration in [SOFTWARE, HALF_LINES, SMALL] {
         let mut random = SmallRng::seed_from_u64(configuration.slots as u64);
         let mut cosim = Cosim::new(configuration);
         for number in 0..resets {

@@ -12,7 +12,7 @@ use amalgam_op::Now;
 use amalgam_protocol::Protocol;
 use amalgam_rtl::host_bridge::{HostBridge, Taken};
 use amalgam_rtl::serve::Service;
-use amalgam_rtl::{PRINTED, Request, opcode};
+use amalgam_rtl::{PAPER, Request, opcode};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -38,7 +38,7 @@ fn talk(bridge: &mut HostBridge<()>, mut input: &[u8]) -> Vec<u8> {
 
 #[test]
 fn lines_cross_the_table() {
-    let mut bridge = HostBridge::new(PRINTED, Now::at(100));
+    let mut bridge = HostBridge::new(PAPER, Now::at(100));
     let talks = [
         ("get a\r\n", "END\r\n"),
         ("set a 7 0 5\r\nvalue\r\n", "STORED\r\n"),
@@ -82,7 +82,7 @@ fn packets(mut answer: &[u8]) -> Vec<(u8, u16, Vec<u8>)> {
 
 #[test]
 fn packets_cross_the_table() {
-    let mut bridge = HostBridge::new(PRINTED, Now::at(100));
+    let mut bridge = HostBridge::new(PAPER, Now::at(100));
     let said = [
         packet(0x00, &[], b"key", &[]),
         packet(0x01, &[0, 0, 0, 9, 0, 0, 0, 0], b"key", b"of many bytes"),
@@ -120,7 +120,7 @@ impl Running {
         let stop = is_stopping.clone();
         let thread = std::thread::spawn(move || {
             let any = SocketAddr::from(([127, 0, 0, 1], 0));
-            let mut service = Service::bind(any, PRINTED).expect("a free port");
+            let mut service = Service::bind(any, PAPER).expect("a free port");
             say.send(service.address().expect("bound")).expect("somebody listens");
             service.run(&stop).expect("it runs")
         });

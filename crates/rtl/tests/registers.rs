@@ -1,9 +1,11 @@
 //! The registers come from one file, `rtl/registers.toml`. `AMALGAM_WRITE=1` writes what is made
 //! of it anew; without, this test says what is out of date.
 
-use std::fmt::Write;
-use std::path::{Path, PathBuf};
+mod made;
 
+use std::fmt::Write;
+
+use made::{between_marks, is_current, root};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -133,29 +135,6 @@ fn page(registers: &[Register]) -> String {
     text
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
-
-/// What stands between the marks of a page is made, the rest is kept.
-fn between_marks(page: &str, made: &str) -> String {
-    const MARKS: [&str; 2] = ["<!-- registers -->\n", "<!-- end of registers -->"];
-    let (head, rest) = page.split_once(MARKS[0]).expect("the page has its first mark");
-    let (_, tail) = rest.split_once(MARKS[1]).expect("the page has its second mark");
-    format!("{head}{}{made}{}{tail}", MARKS[0], MARKS[1])
-}
-
-fn is_current(path: &str, make: impl FnOnce(&str) -> String) -> bool {
-    let path = root().join(path);
-    let found = std::fs::read_to_string(&path).unwrap_or_default();
-    let made = make(&found);
-    if made != found && std::env::var_os("AMALGAM_WRITE").is_some() {
-        std::fs::write(path, &made).expect("it can be written");
-        return true;
-    }
-    made == found
-}
-
 #[test]
 fn version_is_answered_as_the_register_shows_it() {
     let text = std::fs::read_to_string(root().join("rtl/registers.toml")).expect("the file");
@@ -174,5 +153,5 @@ fn what_is_made_of_the_registers_file_is_current() {
     assert!(is_current("rtl/src/ht_registers.sv", |_| hardware(&registers)));
     assert!(is_current("crates/rtl/src/register_map.rs", |_| software(&registers)));
     let made = page(&registers);
-    assert!(is_current("docs/hardware.md", |page| between_marks(page, &made)));
+    assert!(is_current("docs/hardware.md", |page| between_marks(page, "registers", &made)));
 }

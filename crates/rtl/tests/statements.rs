@@ -4,8 +4,8 @@
 #![cfg(feature = "verilated")]
 
 use amalgam_rtl::{
-    Configuration, Memory, PRINTED, Pace, RING, Reference, Request, SMALL, SOFTWARE, Simulation,
-    opcode, status,
+    Configuration, HALF_LINES, Memory, PAPER, Pace, Reference, Request, SMALL, SOFTWARE,
+    Simulation, opcode, status,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -60,7 +60,7 @@ fn cycles_each(simulation: &mut Simulation, requests: impl Iterator<Item = Reque
 #[test]
 fn statement_2_and_4_service_stays_within_the_budget_of_a_packet() {
     for key_bytes in (6..=168).step_by(9).chain([24, 25, 72, 73, 120, 121, 168]) {
-        let mut simulation = table(PRINTED);
+        let mut simulation = table(PAPER);
         let requests = (0..400).map(|number| Request::get(&key(number, key_bytes)));
         let cycles = cycles_each(&mut simulation, requests);
         assert!(cycles <= service(key_bytes) as f64 * 1.005, "{key_bytes}: {cycles}");
@@ -70,7 +70,7 @@ fn statement_2_and_4_service_stays_within_the_budget_of_a_packet() {
 
 #[test]
 fn statement_3_a_slot_is_192_bytes_in_either_layout() {
-    for configuration in [PRINTED, RING] {
+    for configuration in [PAPER, HALF_LINES] {
         assert_eq!(configuration.record_words() * 8, 192);
         assert_eq!(configuration.key_word() * 8 + configuration.key_bytes, 192);
         assert_eq!(configuration.stripe_bytes * configuration.slots, 384);
@@ -80,7 +80,7 @@ fn statement_3_a_slot_is_192_bytes_in_either_layout() {
 #[test]
 fn statement_4_short_keys_at_31_million_a_second() {
     for key_bytes in [6, 16, 24] {
-        let mut simulation = table(PRINTED);
+        let mut simulation = table(PAPER);
         // Half of the requests are hits.
         (0..200).for_each(|number| simulation.send(Request::set(&key(number, key_bytes), b"")));
         simulation.run(200);
@@ -97,7 +97,7 @@ fn statement_5_stalls_of_five_percent_cost_line_rate_at_25_bytes() {
     // a stall of the whole critical section, about 75 cycles, in one request of twenty.
     let budget = (90.0 + 25.0) / 8.0;
     let run = |conflicts: usize| {
-        let mut simulation = table(PRINTED);
+        let mut simulation = table(PAPER);
         let mut random = SmallRng::seed_from_u64(5);
         let requests = (0..2000).map(|number| match number % 20 {
             // A read right after a write of its address: one request of twenty stalls.
@@ -116,7 +116,7 @@ fn statement_5_stalls_of_five_percent_cost_line_rate_at_25_bytes() {
 fn statement_6_six_lanes_and_the_ring_take_a_word_a_cycle() {
     // The longest keys have 14 words of 12 bytes in 21 beats of 8, so the bus is the bottleneck.
     // Where the first line has no part of the key, the key buffer takes one cycle more.
-    for (configuration, bound) in [(PRINTED, 21.0), (RING, 22.0)] {
+    for (configuration, bound) in [(PAPER, 21.0), (HALF_LINES, 22.0)] {
         let mut simulation = table(configuration);
         simulation.set_memory(Memory { burst: 1, ..Memory::FIT31 });
         let requests = (0..400).map(|number| Request::get(&key(number, 168)));
@@ -128,7 +128,7 @@ fn statement_6_six_lanes_and_the_ring_take_a_word_a_cycle() {
 #[test]
 fn statement_7_latency_of_an_unloaded_get() {
     for key_bytes in 6..=168 {
-        let mut simulation = table(PRINTED);
+        let mut simulation = table(PAPER);
         simulation.send(Request::get(&key(1, key_bytes)));
         simulation.run(1);
         let counters = simulation.counters;
@@ -154,18 +154,18 @@ fn lost_at_half_fill(configuration: Configuration) -> f64 {
 
 #[test]
 fn statement_8_loss_at_half_fill() {
-    let lost = lost_at_half_fill(PRINTED);
+    let lost = lost_at_half_fill(PAPER);
     assert!((0.004..0.010).contains(&lost), "{lost} with 8 slots, 8192 of them");
 }
 
 #[test]
 fn statement_9_conflicts_follow_the_formula() {
     let (addresses, writes) = (500, 0.3);
-    let mut simulation = table(PRINTED);
-    let reference = Reference::new(PRINTED);
+    let mut simulation = table(PAPER);
+    let reference = Reference::new(PAPER);
     // One key for each of 500 buckets.
     let mut keys: Vec<Vec<u8>> = Vec::new();
-    let mut seen = vec![false; 1 << PRINTED.bucket_bits];
+    let mut seen = vec![false; 1 << PAPER.bucket_bits];
     for number in 0.. {
         let key = key(number, 12);
         let bucket = reference.bucket(&key);
@@ -196,7 +196,7 @@ fn statement_9_conflicts_follow_the_formula() {
 fn statement_10_every_request_is_checked_against_older_writes() {
     // Inserts into few buckets back to back: without the check two of them would take the same
     // slot, and one key would be lost.
-    for configuration in [SOFTWARE, PRINTED, SMALL] {
+    for configuration in [SOFTWARE, PAPER, SMALL] {
         let mut simulation = table(configuration);
         let mut reference = Reference::new(configuration);
         let in_few = |number: &usize| reference.bucket(&key(*number, 8)) < 2;
@@ -259,7 +259,7 @@ fn statement_13_parameters_change_no_answer() {
         })
         .collect();
     let mut answers = Vec::new();
-    for configuration in [SOFTWARE, PRINTED, RING, SMALL] {
+    for configuration in [SOFTWARE, PAPER, HALF_LINES, SMALL] {
         for latency in [1, 60, 333] {
             let mut simulation = Simulation::new(configuration);
             simulation.set_memory(Memory { latency, jitter: 31, ..Memory::FIT31 });

