@@ -7,7 +7,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),-u root)
 
 .PHONY: help run docs test setup fmt clippy unit examples doc tidy loom shuttle miri tsan clients \
 	clients-short namespaces cluster-test differential soak simulation mutants hostile fuzz fuzz-short rtl-test \
-	rtl-lint rtl-full rtl-synth rtl-wave deny sbom arm64
+	rtl-lint rtl-full rtl-synth rtl-wave deny sbom release arm64
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -34,7 +34,7 @@ setup:           ## install what `make test` needs
 
 fmt clippy unit examples doc tidy loom shuttle miri tsan clients clients-short namespaces \
 cluster-test differential soak simulation mutants hostile fuzz fuzz-short rtl-test rtl-lint rtl-full rtl-synth \
-rtl-wave deny sbom arm64:
+rtl-wave deny sbom release arm64:
 	@scripts/setup $@
 	@scripts/test $@
 
@@ -45,6 +45,7 @@ rtl-wave deny sbom arm64:
 #examples:       ## the library's examples only
 #deny:           ## licences, versions, sources and known vulnerabilities of the libraries
 #sbom:           ## what the binary is built from, as CycloneDX, to target/sbom
+#release:        ## packages, static binaries, image, checksums, to target/release-files
 #arm64:          ## tests of engines, protocols and cluster on 64-bit Arm, emulated (ARGS="-p CRATE")
 #doc:            ## documentation, warnings denied
 #tidy:           ## the rules of this project only

@@ -71,3 +71,65 @@ fn the_unit_is_confined_as_systemd_rates_it() {
     std::fs::remove_file(&loose).expect("the file");
     assert!(rating.is_err(), "a unit without CapabilityBoundingSet= is above the limit");
 }
+
+#[test]
+fn the_package_says_what_the_release_script_fills_in() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).expect(path);
+    let control = read("packaging/debian/control");
+    let script = read("scripts/release");
+    let is_field =
+        |part: &&str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_uppercase());
+    let fields: Vec<&str> = control.split('@').filter(is_field).collect();
+    assert_eq!(fields, ["VERSION", "ARCHITECTURE", "SIZE", "LIBC"]);
+    for field in fields {
+        assert!(script.contains(&format!("s/@{field}@/")), "{field} is filled in");
+    }
+    // Items that systemd's folder for the unit does not hold would be lost at a restart.
+    let unit = read("packaging/systemd/amalgam.service");
+    let folder = unit.split_once("\nStateDirectory=").expect("a folder").1.lines().next();
+    let file = format!("--memory-file /var/lib/{}/", folder.expect("its name"));
+    assert!(unit.contains(&file) && unit.contains("\nKillSignal=SIGUSR1\n"), "{unit}");
+}
+
+/// Runs `script` in a shell, in `folder`.
+fn shell(folder: &Path, script: &str) -> String {
+    let output = Command::new("sh").arg("-ec").arg(script).current_dir(folder).output();
+    let output = output.expect("a shell");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn the_image_of_a_release_is_whole() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        eprintln!("skipped: python3 is not installed");
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("amalgam-image-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("binary"), "a program").expect("a file");
+    let script = root().join("scripts/oci-image");
+    let program = script.display();
+    let make = format!(
+        "SOURCE_DATE_EPOCH=1 {program} 9.9 one.tar amd64=binary arm64=binary
+         SOURCE_DATE_EPOCH=1 {program} 9.9 two.tar amd64=binary arm64=binary
+         cmp one.tar two.tar && tar -xf one.tar && cd blobs/sha256 && sha256sum *"
+    );
+    let sums = shell(&folder, &make);
+    let blobs: Vec<(&str, &str)> = sums.lines().filter_map(|line| line.split_once("  ")).collect();
+    // Two processors with a manifest and a configuration each, their one layer, and the index.
+    assert_eq!(blobs.len(), 6, "{sums}");
+    assert!(blobs.iter().all(|(sum, name)| sum == name), "{sums}");
+    let digests = shell(&folder, "cat index.json blobs/sha256/* | grep -ao 'sha256:[0-9a-f]*'");
+    let layer = shell(
+        &folder,
+        "for blob in blobs/sha256/*; do gzip -dc <$blob 2>/dev/null | tar -tf - 2>/dev/null || :
+         done; for blob in blobs/sha256/*; do gzip -dc <$blob 2>/dev/null | sha256sum; done",
+    );
+    std::fs::remove_dir_all(&folder).expect("the folder");
+    for digest in digests.lines().filter_map(|digest| digest.strip_prefix("sha256:")) {
+        let is_known = blobs.iter().any(|(sum, _)| *sum == digest) || layer.contains(digest);
+        assert!(is_known, "{digest} is in the archive");
+    }
+    assert!(layer.lines().any(|line| line == "usr/bin/amalgam"), "{layer}");
+}

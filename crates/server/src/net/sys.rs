@@ -79,7 +79,8 @@ pub fn receive_many(
             socket.as_raw_fd(),
             headers.as_mut_ptr().cast(),
             DATAGRAMS as libc::c_uint,
-            libc::MSG_DONTWAIT,
+            // C libraries differ in the type's sign.
+            libc::MSG_DONTWAIT as _,
             std::ptr::null_mut(),
         )
     };
