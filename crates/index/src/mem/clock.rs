@@ -138,7 +138,9 @@ impl Pool<'_> {
             self.flush();
             let has_room = match shortage.0 {
                 Need::TooLarge => return false,
-                Need::Class(class) => self.set_slot_aside(class, round > 0),
+                Need::Class(class) => {
+                    self.set_slot_aside(class, round > 0) || self.set_stray_slot_aside(class)
+                }
                 Need::Large(bytes) => self.has_budget_for(bytes),
             };
             if has_room {
@@ -275,11 +277,21 @@ impl Pool<'_> {
     /// classes and threads, all pages of the class may be owned by threads that do not run now;
     /// `accepts_larger` then allows a slot of a larger class.
     fn set_slot_aside(&mut self, class: usize, accepts_larger: bool) -> bool {
-        let mut slot = self.take_free_slot(class).or_else(|| self.take_stray_slot(class));
+        let mut slot = self.take_free_slot(class);
         if slot.is_none() && accepts_larger {
             let larger = class + 1..self.memory.classes.count();
             slot = larger.into_iter().find_map(|class| self.take_slot_without_page(class));
         }
+        self.replace_aside(class, slot)
+    }
+
+    /// As `set_slot_aside`, with a slot that only a walk of all pages finds.
+    fn set_stray_slot_aside(&mut self, class: usize) -> bool {
+        let slot = self.take_stray_slot(class);
+        self.replace_aside(class, slot)
+    }
+
+    fn replace_aside(&mut self, class: usize, slot: Option<ItemRef>) -> bool {
         if let Some((_, unused)) = std::mem::replace(&mut self.aside, slot.map(|at| (class, at))) {
             self.free_slot(unused);
         }
