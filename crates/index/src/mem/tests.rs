@@ -191,8 +191,8 @@ fn a_memory_that_may_not_evict_refuses_and_recovers() {
     assert!(again > 1800, "{again} items of 432 bytes in 1 MiB");
 }
 
-#[cfg(not(miri))] // too many items for an interpreter
 /// One free slot is not worth a scan of its page, unless there is no other.
+#[cfg(not(miri))] // the same
 #[test]
 fn the_last_free_slot_is_found() {
     let toy = Toy::new(1 << 20, 100 << 10, false, 50_000);
@@ -206,6 +206,7 @@ fn the_last_free_slot_is_found() {
     assert!(!toy.set(&mut other, &helper, stored + 1, 20));
 }
 
+#[cfg(not(miri))] // too many items for an interpreter
 #[test]
 fn no_size_class_starves() {
     let toy = Toy::new(2 << 20, 64 << 10, true, 40_000);
