@@ -12,7 +12,7 @@ use crate::ids::ChunkId;
 /// they had one too.
 const COUNTERS: usize = if cfg!(loom) { 1 } else { 1 << 14 };
 
-/// A counting filter: [`Self::has`] may be true for an id without such a change, and is never
+/// A counting filter: `has` may be true for an id without such a change, and is never
 /// false for one with. Any thread may call it.
 #[derive(Debug)]
 pub struct UnacknowledgedIds {
