@@ -13,7 +13,7 @@ use amalgam_node::cluster::log::Durability;
 use amalgam_node::cluster::ranges::BACKUPS_MAX;
 use amalgam_node::{
     BackupConfiguration, ClusterClient, Credentials, Embedded, Etcd, EtcdConfiguration, EtcdUser,
-    Membership, MutualTls, NodeConfiguration, RunningNode, TlsFiles, start_local,
+    FINAL_TARGET, Membership, MutualTls, NodeConfiguration, RunningNode, TlsFiles, start_local,
 };
 use amalgam_server::{Server, Settings};
 use anyhow::{Context, bail, ensure};
@@ -589,7 +589,7 @@ fn serve(
 /// Joins the cluster again as a new incarnation, which finds what its log holds: the program starts
 /// anew in this process, so that nothing of the old node is left in it.
 fn rejoin() -> anyhow::Result<()> {
-    log::info!("the node joins again");
+    log::info!(target: FINAL_TARGET, "the node joins again");
     let mut arguments = std::env::args_os();
     let name = arguments.next().context("the program has no name")?;
     let mut again = std::process::Command::new("/proc/self/exe");

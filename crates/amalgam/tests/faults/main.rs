@@ -293,7 +293,7 @@ impl Trial {
     }
 
     fn restart(&mut self, victims: &[usize]) {
-        victims.iter().for_each(|one| self.nodes[*one].start());
+        victims.iter().for_each(|one| self.nodes[*one].start_again());
     }
 
     /// Whom a node cannot reach: the other nodes.
@@ -327,7 +327,7 @@ impl Trial {
         };
         let go_on = |t: &mut Self| {
             t.nodes[3].signal("CONT");
-            t.nodes[3].ends();
+            t.nodes[3].loses_its_lease();
             t.restart(&[3]);
         };
         self.scene("kill -9", |t| t.kill(&[4]), |t| t.restart(&[4]));
@@ -346,7 +346,7 @@ impl Trial {
             },
             |t| {
                 t.nodes[4].space.blind(ETCD_HOST, false);
-                t.nodes[4].ends();
+                t.nodes[4].loses_its_lease();
                 t.restart(&[4]);
             },
         );
@@ -368,7 +368,7 @@ impl Trial {
             },
             |t| {
                 t.nodes[4].space.link("up");
-                t.nodes[4].ends();
+                t.nodes[4].loses_its_lease();
                 t.restart(&[4]);
             },
         );

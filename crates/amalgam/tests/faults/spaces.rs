@@ -74,6 +74,8 @@ pub struct Node {
     /// Where it keeps its log, and in a folder of its own, a disk, its backups.
     folder: PathBuf,
     child: Option<Child>,
+    /// How often it had joined when its process started, or joined again.
+    joins_before: usize,
     /// What its command begins with.
     prefix: Vec<String>,
 }
@@ -82,7 +84,7 @@ impl Node {
     /// A node that does not run, with an empty disk.
     pub fn new(number: usize, folder: PathBuf) -> Self {
         let space = Space::new(&format!("n{number}"), &format!("10.77.0.{}", 10 + number));
-        let node = Self { space, folder, child: None, prefix: Vec::new() };
+        let node = Self { space, folder, child: None, joins_before: 0, prefix: Vec::new() };
         let disk = node.disk();
         std::fs::create_dir_all(&disk).expect("a folder");
         let disk = disk.display();
@@ -99,6 +101,7 @@ impl Node {
         let log = std::fs::OpenOptions::new().create(true).append(true).open(log).expect("a file");
         let output = log.try_clone().expect("a file");
         let mut command = self.command("default", &self.space.name);
+        self.joins_before = self.joins();
         self.child = Some(command.stdout(output).stderr(log).spawn().expect("it starts"));
     }
 
@@ -215,12 +218,42 @@ impl Node {
 
     /// It ends by itself, and not as if all were well.
     pub fn ends(&mut self) {
+        self.ends_or(|_| false);
+    }
+
+    /// It ends by itself, or joins again as a new incarnation.
+    pub fn loses_its_lease(&mut self) {
+        self.ends_or(|node| node.joins() > node.joins_before + 1);
+    }
+
+    fn ends_or(&mut self, is_so: impl Fn(&Self) -> bool) {
         let mut child = self.child.take().expect("it runs");
-        eventually("who was cut off stops", || child.try_wait().expect("a child").is_some());
-        assert!(
-            !child.wait().expect("it ended").success(),
-            "it says that it stopped against its will"
-        );
+        let mut status = None;
+        eventually("who was cut off stops", || {
+            status = child.try_wait().expect("a child");
+            status.is_some() || is_so(self)
+        });
+        match status {
+            Some(status) => {
+                assert!(!status.success(), "it says that it stopped against its will");
+            }
+            None => {
+                self.child = Some(child);
+                self.joins_before = self.joins() - 1;
+            }
+        }
+    }
+
+    /// Starts it unless it runs.
+    pub fn start_again(&mut self) {
+        if self.child.is_none() {
+            self.start();
+        }
+    }
+
+    /// How often it joined so far.
+    fn joins(&self) -> usize {
+        self.log().matches("the node has joined").count()
     }
 }
 
