@@ -130,14 +130,16 @@ pub fn backed_up_at(
     Running::start_with(command(&arguments).stderr(complaints.expect("a file")))
 }
 
-/// Sends requests and reads as many bytes as are expected; fewer if nobody listens, or the
-/// connection ends.
+/// Sends requests and reads as many bytes as are expected; fewer if the connection ends.
 pub fn talk(address: &str, sent: &str, expected: &str) -> String {
-    let Ok(mut stream) = TcpStream::connect(address) else { return String::new() };
-    stream.set_read_timeout(Some(PATIENCE)).expect("an option");
-    if stream.write_all(sent.as_bytes()).is_err() {
-        return String::new();
-    }
+    try_talk(address, sent, expected).expect("it listens")
+}
+
+/// The same; an error if nobody listens.
+pub fn try_talk(address: &str, sent: &str, expected: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(sent.as_bytes())?;
     let mut answer = vec![0; expected.len()];
     let mut filled = 0;
     while filled < answer.len() {
@@ -146,7 +148,7 @@ pub fn talk(address: &str, sent: &str, expected: &str) -> String {
             Ok(count) => filled += count,
         }
     }
-    String::from_utf8_lossy(&answer[..filled]).into_owned()
+    Ok(String::from_utf8_lossy(&answer[..filled]).into_owned())
 }
 
 pub fn expect(address: &str, sent: &str, expected: &str) {
