@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -56,11 +57,22 @@ impl EtcdProcess {
             .ok()?;
         let etcd = Self { child, endpoint, folder };
         let begin = Instant::now();
-        while TcpStream::connect(etcd.address()).is_err() {
-            assert!(begin.elapsed() < PATIENCE, "etcd does not listen");
+        while !etcd.is_healthy().unwrap_or(false) {
+            assert!(begin.elapsed() < PATIENCE, "etcd does not answer");
             std::thread::sleep(Duration::from_millis(20));
         }
         Some(etcd)
+    }
+
+    /// Whether it has a leader and serves requests. It listens long before, and may reset what
+    /// connects meanwhile.
+    fn is_healthy(&self) -> std::io::Result<bool> {
+        let mut stream = TcpStream::connect(self.address())?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.write_all(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer.contains(r#""health":"true""#))
     }
 
     /// The host and port of its URL.
