@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::sync::Barrier;
 use std::time::Duration;
 
 use amalgam_server::Settings;
@@ -174,21 +175,27 @@ fn dashboard_and_alerts_use_existing_metrics() {
 
 #[test]
 fn trickling_clients_keep_nobody_out_and_do_not_delay_the_end() {
+    /// More than are served at once.
+    const TRICKLING: usize = 20;
     let server = Running::start(with_admin());
     let address = server.admin.expect("an admin address");
+    // A client that asks before they are connected may be the oldest, and give way to them.
+    let are_connected = &Barrier::new(TRICKLING + 1);
     // Every other one has sent a whole request, and trickles behind it.
     let trickle = |number: usize| {
         let mut stream = TcpStream::connect(address).expect("accepts");
         let rest = if number.is_multiple_of(2) { "" } else { "Host: localhost\r\n\r\n" };
         let _ = write!(stream, "GET /metrics HTTP/1.1\r\n{rest}");
+        are_connected.wait();
         while stream.write_all(b"x").is_ok() {
             std::thread::sleep(Duration::from_millis(10));
         }
     };
     std::thread::scope(|scope| {
-        for number in 0..20 {
+        for number in 0..TRICKLING {
             scope.spawn(move || trickle(number));
         }
+        are_connected.wait();
         for _ in 0..20 {
             assert_eq!(get(&server, "/healthz").0, "HTTP/1.1 200 OK");
         }

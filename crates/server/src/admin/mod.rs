@@ -40,6 +40,9 @@ const MAX_CONNECTIONS: usize = 16;
 /// Threads at once: those of connections that were closed for others take a moment to end.
 const MAX_THREADS: usize = 2 * MAX_CONNECTIONS;
 
+/// How often it is checked whether one of [`MAX_THREADS`] has ended. New connections wait meanwhile.
+const CROWDED_DELAY: Duration = Duration::from_millis(5);
+
 /// The pause after the system refused a connection or a thread.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
@@ -152,6 +155,10 @@ impl Admin {
                     self.history().record(state);
                     next_tick = now + TICK;
                 }
+                if threads.load(Ordering::Relaxed) >= MAX_THREADS {
+                    thread::sleep(CROWDED_DELAY);
+                    continue;
+                }
                 let stream = match self.accept(next_tick - now) {
                     Ok(Some(stream)) => stream,
                     Ok(None) => continue,
@@ -162,8 +169,7 @@ impl Admin {
                 };
                 let Ok(socket) = stream.try_clone() else { continue };
                 let client = Arc::new(Client { socket, is_answered: AtomicBool::new(false) });
-                let is_crowded = threads.load(Ordering::Relaxed) >= MAX_THREADS;
-                if is_crowded || !admit(&clients, &client) {
+                if !admit(&clients, &client) {
                     continue;
                 }
                 threads.fetch_add(1, Ordering::Relaxed);
