@@ -29,7 +29,8 @@ pub(super) struct ReplicaPlacement<'c> {
     pub replicas: usize,
     /// Rack of each node; a node without an entry shares its rack with no other.
     pub racks: &'c BTreeMap<NodeId, String>,
-    /// Peers that timed out, and until when: chosen only if there is no other.
+    /// Peers that timed out, and until when: chosen only if there is no other, and last of all
+    /// those that refused for good (`u64::MAX`).
     pub suspected: &'c BTreeMap<Peer, u64>,
 }
 
@@ -51,7 +52,8 @@ impl ReplicaPlacement<'_> {
                 let is_shared = self.rack(peer).is_some_and(|rack| racks.contains(rack));
                 let is_outside = !group.contains(peer);
                 let random = mixed(ids.start(), peer.node);
-                (self.suspected.contains_key(peer), is_shared, is_outside, random, *peer)
+                let refused = self.suspected.get(peer).map(|until_ms| *until_ms == u64::MAX);
+                (refused, is_shared, is_outside, random, *peer)
             };
             let best = left.iter().enumerate().min_by_key(|(_, peer)| score(peer));
             let Some(place) = best.map(|(place, _)| place) else { break };

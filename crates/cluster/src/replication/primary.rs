@@ -258,9 +258,17 @@ impl ReplicationPrimary {
 
     /// Chooses healthy backups for `ids` in addition to `have`, up to the target number.
     pub fn choose_missing_backups(&self, ids: IdRange, have: &[Peer]) -> Vec<Peer> {
-        let mut more =
-            self.choose_backups(ids, have, self.backup_target().saturating_sub(have.len()));
+        let mut more = self.choose_eligible_backups(ids, have);
         more.retain(|peer| self.is_healthy(*peer));
+        more
+    }
+
+    /// As [`Self::choose_missing_backups`], and suspected ones where there are too few healthy
+    /// ones.
+    pub fn choose_eligible_backups(&self, ids: IdRange, have: &[Peer]) -> Vec<Peer> {
+        let count = self.backup_target().saturating_sub(have.len());
+        let mut more = self.choose_backups(ids, have, count);
+        more.retain(|peer| self.is_eligible(*peer));
         more
     }
 

@@ -239,12 +239,18 @@ impl<S: ChunkStore> ChunkService<S> {
         in_place_replicas
     }
 
-    /// The nodes that should become backups of the recovered ids: the other holders first.
-    fn learners(&self, grant: &FailoverGrant) -> Vec<Peer> {
+    /// The nodes that should become backups of the recovered ids: the other holders first. Nodes
+    /// that were silent are among them if there are too few others: nobody serves the ids until
+    /// some node backs them up, and after the death of a node the others are busy, not dead.
+    pub(super) fn learners(&self, grant: &FailoverGrant) -> Vec<Peer> {
+        let replication = &self.replication;
         let holders = grant.holders[1..].iter().copied();
         let mut learners: Vec<Peer> =
-            holders.filter(|peer| self.replication.is_healthy(*peer)).collect();
-        learners.extend(self.replication.choose_missing_backups(grant.ids, &learners));
+            holders.filter(|peer| replication.is_healthy(*peer)).collect();
+        learners.extend(replication.choose_missing_backups(grant.ids, &learners));
+        if !replication.meets_min_replicas(learners.len()) {
+            learners.extend(replication.choose_eligible_backups(grant.ids, &learners));
+        }
         learners
     }
 

@@ -375,11 +375,14 @@ fn a_node_that_would_have_the_only_copy_declines() {
     replica_store.on_append(peer(2), 1, 1, (5..10).map(put).collect::<Vec<_>>());
     let (ids, epoch, source) = (ids(5, 5), 9, peer(2));
     let grant = FailoverGrant { ids, epoch, source, holders: vec![me()] };
-    service.replication.suspect(peer(1), 1_000);
+    service.set_members([me(), peer(3)].into_iter());
+    service.replication.suspect(peer(3), u64::MAX);
     service.start_failover(&grant, &mut replica_store);
-    assert_eq!(service.failovers(), 0, "whom it could choose was silent");
-    service.on_tick(1_000, &mut Vec::new());
+    assert_eq!(service.failovers(), 0, "whom it could choose refuses for good");
+    service.set_members([me(), peer(1), peer(3)].into_iter());
+    service.replication.suspect(peer(1), 1_000_000);
     service.start_failover(&grant, &mut replica_store);
+    assert_eq!(service.failovers(), 1, "one that was silent may be busy");
     let before = service.replication().counts().1;
     for changes in [0, 0, 1] {
         assert_eq!(
