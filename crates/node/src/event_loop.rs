@@ -556,7 +556,9 @@ impl<S: ChunkStore> EventLoop<S> {
                     }
                 }
             }
-            Packet::Overlay(Message::LookUp { token, id, .. }) => self.relay(connection, token, id),
+            Packet::Overlay(Message::LookUp { token, id, hops, .. }) => {
+                self.relay(connection, token, (id, hops));
+            }
             Packet::Control(Control::GetStatus) => {
                 let status = Control::Status(Box::new(self.status()));
                 self.push(connection, number, &Packet::Control(status));
@@ -623,18 +625,26 @@ impl<S: ChunkStore> EventLoop<S> {
         has_proved || !self.identity.has_operator() && is_here
     }
 
-    /// Forwards a client's lookup to a super peer. If it is dropped, the client asks again.
-    fn relay(&mut self, connection: u64, token: u64, id: ChunkId) {
-        let group = self.snapshot.view.groups.get(position(id.creator()));
-        let Some(leader) = group.and_then(|group| group.members.first()).copied() else { return };
+    /// Forwards a client's lookup to the leader or, if it is repeated, to a follower: to this node
+    /// if it is one. If it is dropped, the client asks again.
+    fn relay(&mut self, connection: u64, token: u64, (id, hops): (ChunkId, u8)) {
+        let Some(group) = self.snapshot.view.groups.get(position(id.creator())) else { return };
+        let followers = group.members.get(1..).unwrap_or_default();
+        let follower = match followers.contains(&self.me) {
+            true => Some(self.me),
+            // Another one each time.
+            false => followers.get(self.next_relay as usize % followers.len().max(1)).copied(),
+        };
+        let leader = group.members.first().copied();
+        let Some(to) = follower.filter(|_| hops > 0).or(leader) else { return };
         if self.relayed.len() >= RELAYED_MAX {
             return;
         }
         let number = self.next_relay;
         self.next_relay += 1;
         self.relayed.insert(number, Relay { connection, token, at_ms: boot_ms() });
-        let message = Message::LookUp { origin: self.me, token: number, id, hops: 0 };
-        self.execute(vec![NodeCommand::Send(leader, Packet::Overlay(message))]);
+        let message = Message::LookUp { origin: self.me, token: number, id, hops };
+        self.execute(vec![NodeCommand::Send(to, Packet::Overlay(message))]);
     }
 
     fn execute(&mut self, commands: Vec<NodeCommand>) {

@@ -266,7 +266,8 @@ impl Locator {
     fn send_lookup(&self, token: u64, lookup: PendingLookup, out: &mut Vec<OverlayCommand>) {
         let id = lookup.id;
         if let Some(to) = self.super_peer_of(id.creator(), lookup.attempts) {
-            let message = Message::LookUp { origin: self.me, token, id, hops: 0 };
+            let hops = u8::from(lookup.attempts > 0);
+            let message = Message::LookUp { origin: self.me, token, id, hops };
             out.push(OverlayCommand::Send(to, message));
         }
     }

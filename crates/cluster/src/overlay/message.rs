@@ -21,7 +21,9 @@ pub enum Message {
         token: u64,
         /// The id.
         id: ChunkId,
-        /// Times that it was forwarded.
+        /// Times that it was forwarded; a repeated one starts at 1. If it is not 0, a follower
+        /// answers it too: the leader may be silent, or another node than its sender takes it to
+        /// be.
         hops: u8,
     },
     /// Answers `LookUp`.

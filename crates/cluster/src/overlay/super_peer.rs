@@ -153,6 +153,15 @@ impl SuperPeer {
         (is_mine && is_in_force).then_some(group)
     }
 
+    /// Whether this node has the metadata of a creator as a member of its group, as of the term in
+    /// force.
+    fn follows(&self, creator: Creator) -> bool {
+        let Some(group) = self.view.groups.get(position(creator)) else { return false };
+        let held = self.catalog.version(creator).map(|version| version.term);
+        let is_in_force = self.promised.get(position(creator)) == Some(&group.term);
+        is_in_force && held == Some(group.term) && group.members.contains(&self.me)
+    }
+
     /// Takes a new view of the coordinator.
     pub fn on_view(&mut self, view: &View, out: &mut Vec<OverlayCommand>) {
         if view.revision <= self.view.revision {
@@ -363,6 +372,9 @@ impl SuperPeer {
         }
     }
 
+    /// Answers a lookup as the leader, or as a follower one that has come a detour: its replica may
+    /// lag behind, which costs the requester another try, but a leader that is silent would cost it
+    /// all.
     fn look_up(
         &self,
         origin: Peer,
@@ -372,11 +384,13 @@ impl SuperPeer {
         out: &mut Vec<OverlayCommand>,
     ) {
         let at = position(id.creator());
-        if self.leads(at).is_none() {
+        let is_leader = self.leads(at).is_some();
+        let (epoch, range) = self.catalog.find(id);
+        let may_answer = is_leader || hops > 0 && range.is_some() && self.follows(id.creator());
+        if !may_answer {
             let message = Message::LookUp { origin, token, id, hops: hops.saturating_add(1) };
             return self.forward((origin, at, hops), message, out);
         }
-        let (epoch, range) = self.catalog.find(id);
         let found = range.map(|range| {
             let owner = range.placement.owner();
             let incarnation = self.catalog.incarnation_of(id.creator(), owner);
@@ -384,7 +398,7 @@ impl SuperPeer {
         });
         // An id in failover was not transferred by a move, and must not look as if it had been.
         let is_settled = !self.catalog.needs_recovery(id);
-        let is_certain = is_settled && !self.batches.contains_key(&id.creator());
+        let is_certain = is_leader && is_settled && !self.batches.contains_key(&id.creator());
         let message = Message::Found { token, id, epoch, found, is_certain };
         out.push(OverlayCommand::Send(origin, message));
     }

@@ -5,6 +5,7 @@ use super::super::proposal::Proposal;
 use super::super::view::Member;
 use super::*;
 use crate::ids::NodeId;
+use crate::ranges::Range;
 
 fn peer(number: u16) -> Peer {
     Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 }
@@ -72,6 +73,45 @@ fn a_misdirected_request_is_forwarded_and_its_sender_corrected() {
             assert_eq!(answers(&mut own, OTHER, message), only, "after {hops} hops");
         }
     }
+}
+
+/// So that a leader that stands still does not hide the keys of owners that do not.
+#[test]
+fn a_follower_answers_a_repeated_lookup() {
+    let mut own = super_peer();
+    let creator = Creator::from(peer(ASKER).node);
+    let id = ChunkId::new(creator, 3).expect("an id");
+    let owner = ReplicaSet::of_owner(peer(ASKER)).placement;
+    let range = Range { ids: IdRange::single(id), placement: owner };
+    let term = |number| Term { number, leader: peer(OTHER) };
+    let hold = |own: &mut SuperPeer, number| {
+        let version = Version { term: term(number), sequence: 4 };
+        let (last_requests, to_recover) = Default::default();
+        let (ranges, incarnations) = (vec![range], vec![peer(ASKER)]);
+        own.catalog.install(&Snapshot {
+            creator,
+            version,
+            ranges,
+            last_requests,
+            incarnations,
+            to_recover,
+        });
+        let at = position(creator);
+        own.promise(at..at + 1, term(number));
+    };
+    let found = Some((range, 1));
+    let found = Message::Found { token: 5, id, epoch: 4, found, is_certain: false };
+    let asked = |own: &mut SuperPeer, hops| {
+        let [look_up, _] = requests(ASKER, hops);
+        let answers = answers(own, ASKER, look_up);
+        answers.contains(&OverlayCommand::Send(peer(ASKER), found.clone()))
+    };
+    assert!(!asked(&mut own, 1), "it has no replica");
+    hold(&mut own, 1);
+    assert!(!asked(&mut own, 0) && asked(&mut own, 1) && asked(&mut own, HOPS_MAX));
+    // Another leader has begun to take over: it may decide without this node.
+    hold(&mut own, 2);
+    assert!(!asked(&mut own, 1));
 }
 
 #[test]
