@@ -342,6 +342,12 @@ pub fn vivify<I: Engine>() {
     assert!(!hit.won && !hit.created && hit.already_won, "{hit:?}");
     session.now.seconds += 30;
     assert_eq!(session.get(b"k"), None);
+    // Nobody has read an item that takes the place of one that was dead when it was made.
+    let get = Verb::Get(Get { vivify: Some(-1), checks_stale: true, ..Get::default() });
+    for _ in 0..3 {
+        let (Outcome::Hit(hit), Some(item)) = session.apply(b"d", get) else { panic!("created") };
+        assert!(hit.created && !item.fetched, "{hit:?} {item:?}");
+    }
 
     let store = Store::new(StoreMode::Append, b"made", 9, 0);
     let append = Verb::Store(Store { vivify: Some(0), ..store });

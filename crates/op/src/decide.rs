@@ -128,8 +128,9 @@ impl<'a> ItemWrite<'a> {
     }
 
     /// The new value if the whole write consists of storing it into the in-place word of `item`:
-    /// the value has at most 8 bytes and keeps its length, nothing else changes, and no CAS id has
-    /// been handed out that would have to change. Otherwise None.
+    /// the item is alive, the value has at most 8 bytes and keeps its length, nothing else changes,
+    /// and no CAS id has been handed out that would have to change. Otherwise None. A dead item is
+    /// never changed, because its marks are not those of the item that takes its place.
     pub fn sole_word_change(&self, item: &ItemView<'_>, now: &Now) -> Option<[u8; 8]> {
         let length = item.value.len();
         let same = length <= 8
@@ -140,7 +141,8 @@ impl<'a> ItemWrite<'a> {
             && item.cas.is_none()
             && self.meta_flags.stale == item.stale
             && self.meta_flags.won == item.won
-            && now.generation == item.generation;
+            && now.generation == item.generation
+            && !item.expiry.has_passed(now);
         if !same {
             return None;
         }
@@ -456,6 +458,22 @@ mod tests {
             Decision::Replace(item_write, outcome) => (item_write, outcome),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_dead_item_is_replaced_even_by_one_that_is_dead_when_it_is_made() {
+        let dead =
+            ItemView { expiry: Expiry::from_client(-1, &NOW), cas: None, flags: 0, ..item(b"") };
+        let get = Get { vivify: Some(-1), ..Get::default() };
+        let (item_write, outcome) = replaced(&dead, Verb::Get(get));
+        assert!(matches!(outcome, Outcome::Hit(hit) if hit.created), "{outcome:?}");
+        assert_eq!(item_write.expiry, dead.expiry);
+        assert!(dead.fetched && !item_write.meta_flags.fetched);
+        assert_eq!(item_write.sole_word_change(&dead, &NOW), None);
+        let alive = ItemView { expiry: Expiry::NEVER, ..dead };
+        let set = Verb::Store(Store::new(StoreMode::Set, b"", 0, 0));
+        let (item_write, _) = replaced(&alive, set);
+        assert_eq!(item_write.sole_word_change(&alive, &NOW), Some([0; 8]));
     }
 
     #[test]

@@ -500,7 +500,8 @@ impl Generator {
                     "N-1",
                     "N1000",
                     "R0",
-                    "R30",
+                    // Not the time that an item is given: a tick between two commands decides.
+                    "R20",
                     "R50",
                     "R-1",
                     "R2000",

@@ -1,5 +1,6 @@
 //! Servers on the loopback address, on ports that the system chooses, ended by process id.
 
+use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::PathBuf;
@@ -33,11 +34,12 @@ pub fn memcached() -> Server {
     start(command, "memcached is not installed; `make setup` installs it")
 }
 
-/// The server under test, with the engine that `AMALGAM_ENGINE` names or its own choice.
-pub fn amalgam() -> Server {
+/// The server under test, with this engine, the one that `AMALGAM_ENGINE` names, or its own choice.
+pub fn amalgam(engine: Option<&str>) -> Server {
     let mut command = Command::new(env!("CARGO_BIN_EXE_amalgam"));
     command.args(["serve", "-u", "root", "-l", "127.0.0.1", "-p", "-1", "-m", "256", "-t", "2"]);
-    if let Some(engine) = std::env::var_os("AMALGAM_ENGINE") {
+    let named = std::env::var_os("AMALGAM_ENGINE");
+    if let Some(engine) = engine.map(OsString::from).or(named) {
         command.arg("--engine").arg(engine);
     }
     start(command, "cargo builds it")
