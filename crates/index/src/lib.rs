@@ -76,6 +76,8 @@ mod sync;
 #[cfg(not(loom))]
 pub use hotring::{HotRingR, HotRingS};
 #[cfg(not(loom))]
+pub use map::IncrementError;
+#[cfg(not(loom))]
 pub use map::{Handle, InsertError, Map, MapBuilder};
 pub use memc3::Memc3;
 #[cfg(not(loom))]

@@ -105,7 +105,8 @@ impl MapBuilder {
     pub fn open<E: Engine>(&self) -> Result<Map<E>, OpenError> {
         let index = E::open(&self.configuration)?;
         let stop = AtomicBool::new(false);
-        let shared = Arc::new(Shared { index, opened: Instant::now(), stop });
+        let (opened, in_flight) = (Instant::now(), Default::default());
+        let shared = Arc::new(Shared { index, opened, stop, in_flight });
         let maintained = Arc::clone(&shared);
         let work = move || {
             maintenance::run(&maintained.index, || maintained.now(), &maintained.stop);

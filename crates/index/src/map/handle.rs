@@ -4,13 +4,16 @@ use std::fmt::{Display, Formatter, Result as FormatResult};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use amalgam_op::{Delete, Get, HashSeed, Key, MAX_KEY_BYTES, Op, Outcome, Store, StoreMode, Verb};
+use amalgam_op::{
+    Delete, Get, HashSeed, ItemView, Key, MAX_KEY_BYTES, Op, Outcome, Store, StoreMode, Verb,
+};
 
 use super::Shared;
 use crate::{Engine, Found, Sink, Worker};
 
-/// The longest time to live in seconds, thirty days: memcached reads a larger number as a date.
-const LONGEST_SECONDS: u64 = 60 * 60 * 24 * 30;
+/// The longest time to live in seconds that is written as a duration, thirty days: engines read a
+/// larger number as a date, as memcached does.
+const LONGEST_DURATION_SECONDS: u64 = 60 * 60 * 24 * 30;
 
 /// The number of keys in a batch of the engine.
 const BATCH: usize = 64;
@@ -18,9 +21,9 @@ const BATCH: usize = 64;
 /// One thread's access to a [`Map`](crate::Map). It stays with its thread; other threads have their
 /// own. Methods are linearizable unless they say otherwise.
 pub struct Handle<'m, E: Engine> {
-    shared: &'m Shared<E>,
+    pub(super) shared: &'m Shared<E>,
     seed: &'m HashSeed,
-    worker: E::Worker<'m>,
+    pub(super) worker: E::Worker<'m>,
 }
 
 /// The reason why an item was not inserted.
@@ -112,8 +115,8 @@ impl<'m, E: Engine> Handle<'m, E> {
     }
 
     /// Stores `value` under `key` like [`insert`](Self::insert), and lets it expire after `ttl`,
-    /// which is rounded up to whole seconds and cut to thirty days. The item may expire up to a
-    /// second earlier, because the map's clock ticks in seconds.
+    /// which is rounded up to whole seconds. The item may expire up to a second earlier, because
+    /// the map's clock ticks in seconds.
     ///
     /// # Errors
     ///
@@ -124,7 +127,8 @@ impl<'m, E: Engine> Handle<'m, E> {
         value: &[u8],
         ttl: Duration,
     ) -> Result<(), InsertError> {
-        self.store(key, value, StoreMode::Set, expiry(ttl)).map(|_| ())
+        let expiry = self.expiry(ttl);
+        self.store(key, value, StoreMode::Set, expiry).map(|_| ())
     }
 
     /// Stores `value` under `key` if the key is absent; returns whether it was.
@@ -139,7 +143,7 @@ impl<'m, E: Engine> Handle<'m, E> {
     /// Lets the item of `key` expire after `ttl` from now, with the limits of
     /// [`insert_for`](Self::insert_for). Returns whether there is such an item.
     pub fn expire_after(&mut self, key: &[u8], ttl: Duration) -> bool {
-        let get = Get { touch: Some(expiry(ttl)), ..Get::default() };
+        let get = Get { touch: Some(self.expiry(ttl)), ..Get::default() };
         matches!(self.apply(key, Verb::Get(get)), Some(Outcome::Hit(_)))
     }
 
@@ -165,23 +169,57 @@ impl<'m, E: Engine> Handle<'m, E> {
     }
 
     /// Applies an operation to `key`; None if the length of the key is invalid.
-    fn apply(&mut self, key: &[u8], verb: Verb<'_>) -> Option<Outcome> {
+    pub(super) fn apply(&mut self, key: &[u8], verb: Verb<'_>) -> Option<Outcome> {
+        self.apply_with(key, verb, |_| ())
+    }
+
+    /// As [`Self::apply`]; `read` is called with the item of a hit.
+    pub(super) fn apply_with(
+        &mut self,
+        key: &[u8],
+        verb: Verb<'_>,
+        read: impl FnMut(&ItemView<'_>),
+    ) -> Option<Outcome> {
         let op = Op { key: hash(key, self.seed)?, verb };
-        let mut sink = Reads { read: |_, _: &[u8]| (), positions: [0; BATCH], hits: 0 };
-        let outcome = self.worker.apply(&op, &self.shared.now(), &mut sink);
+        let outcome = self.worker.apply(&op, &self.shared.now(), &mut Shown(read));
         self.worker.quiesce();
         Some(outcome)
     }
+
+    /// A time to live as engines read it: a duration, or a date on the map's clock. At least 1
+    /// second, because 0 means for ever.
+    fn expiry(&self, ttl: Duration) -> i64 {
+        let seconds = ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0)).max(1);
+        if seconds <= LONGEST_DURATION_SECONDS {
+            return seconds as i64;
+        }
+        let now = self.shared.now();
+        let date = seconds.saturating_add(u64::from(now.seconds));
+        i64::try_from(date).unwrap_or(i64::MAX).saturating_add(now.epoch_unix_seconds)
+    }
+}
+
+/// Whether an item can have the key.
+pub(super) fn is_valid(key: &[u8]) -> bool {
+    (1..=MAX_KEY_BYTES).contains(&key.len())
 }
 
 fn hash<'k>(key: &'k [u8], seed: &HashSeed) -> Option<Key<'k>> {
-    (1..=MAX_KEY_BYTES).contains(&key.len()).then(|| Key::new(key, seed))
+    is_valid(key).then(|| Key::new(key, seed))
 }
 
-/// A time to live as memcached's protocols write it: at least 1, because 0 means for ever.
-fn expiry(ttl: Duration) -> i64 {
-    let seconds = ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0));
-    seconds.clamp(1, LONGEST_SECONDS) as i64
+/// A sink that passes on the item of a hit.
+struct Shown<F>(F);
+
+impl<F: FnMut(&ItemView<'_>)> Sink for Shown<F> {
+    fn hit(&mut self, _position: usize, found: &Found<'_>) -> ControlFlow<()> {
+        (self.0)(&found.item);
+        ControlFlow::Continue(())
+    }
+
+    fn miss(&mut self, _position: usize) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
 }
 
 /// A sink that passes values on with the positions of their keys in the caller's list.

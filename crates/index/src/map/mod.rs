@@ -10,6 +10,7 @@
 //! 3. The background thread ends before the engine is dropped: [`Map`] joins it on drop.
 
 mod builder;
+mod compute;
 mod handle;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ use crate::mercury::Mercury;
 use crate::{Engine, Statistics};
 
 pub use builder::MapBuilder;
+pub use compute::IncrementError;
 pub use handle::{Handle, InsertError};
 
 /// A concurrent map from byte strings to byte strings within a bound of memory.
@@ -52,6 +54,7 @@ struct Shared<E> {
     index: E,
     opened: Instant,
     stop: AtomicBool,
+    in_flight: compute::InFlight,
 }
 
 impl<E> Shared<E> {

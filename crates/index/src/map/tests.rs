@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Engine, InsertError, Map, MapBuilder};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::{Engine, IncrementError, InsertError, Map, MapBuilder};
+use amalgam_op::{Get, Verb};
+
 use crate::{HotRingR, HotRingS, Memc3, Mercury, Pipeline};
 
 fn map<E: Engine>() -> Map<E> {
@@ -87,6 +92,143 @@ fn items_expire() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!(handle.contains(b"long"));
+}
+
+#[test]
+fn items_live_for_longer_than_thirty_days() {
+    let map: Map = map();
+    let mut handle = map.handle();
+    let day = 24 * 60 * 60;
+    for days in [29, 30, 31, 400, 40_000] {
+        let ttl = Duration::from_secs(days * day);
+        assert_eq!(handle.insert_for(b"key", b"value", ttl), Ok(()));
+        let now = map.shared.now();
+        let mut left = None;
+        let get = Verb::Get(Get { wants_cas: true, ..Get::default() });
+        handle.apply_with(b"key", get, |item| left = item.expiry.remaining_seconds(&now));
+        let left = u64::from(left.expect("it expires"));
+        assert!((ttl.as_secs() - 60..=ttl.as_secs()).contains(&left), "{days} days: {left}");
+    }
+}
+
+/// What is decided by a value, by all threads at once, for every engine.
+fn changes<E: Engine>() {
+    const ROUNDS: u64 = 500;
+    let map = map::<E>();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut handle = map.handle();
+                for _ in 0..ROUNDS {
+                    handle.increment(b"sum", 2).expect("a number");
+                    let longer = |old: Option<&[u8]>| Some([old.unwrap_or(b""), b"x"].concat());
+                    assert_eq!(handle.update(b"text", longer), Ok(true));
+                }
+            });
+        }
+    });
+    let mut handle = map.handle();
+    assert_eq!(handle.get(b"sum"), Some((3 * ROUNDS * 2).to_string().into_bytes()));
+    assert_eq!(handle.get_with(b"text", <[u8]>::len), Some(3 * ROUNDS as usize));
+    assert_eq!(handle.increment(b"text", 1), Err(IncrementError::NotANumber));
+    let refused = IncrementError::Insert(InsertError::KeyLength);
+    assert_eq!(handle.increment(b"", 1), Err(refused));
+    assert_eq!(handle.update(b"", |_| Some(Vec::new())), Err(InsertError::KeyLength));
+    assert_eq!(handle.update(b"text", |_| Some(vec![0; 1 << 17])), Err(InsertError::TooLarge));
+    assert_eq!(handle.clear(), 2);
+    assert!(handle.get(b"sum").is_none() && handle.get(b"text").is_none());
+}
+
+/// All items are visited, the unwanted ones removed, and no others.
+fn visits<E: Engine>() {
+    const ITEMS: u32 = 3000;
+    let map = map::<E>();
+    let mut handle = map.handle();
+    for number in 0..ITEMS {
+        assert_eq!(handle.insert(&number.to_be_bytes(), &number.to_le_bytes()), Ok(()));
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    handle.for_each(|key, value| {
+        assert!(key.iter().eq(value.iter().rev()), "{key:?} {value:?}");
+        seen.insert(key.to_vec());
+    });
+    assert_eq!(seen.len(), ITEMS as usize);
+    let is_even = |_: &[u8], value: &[u8]| value[0].is_multiple_of(2);
+    assert_eq!(handle.retain(is_even), u64::from(ITEMS / 2));
+    assert_eq!(handle.retain(is_even), 0);
+    assert!((0..ITEMS).all(|number| handle.contains(&number.to_be_bytes()) == (number % 2 == 0)));
+    assert_eq!(handle.clear(), u64::from(ITEMS / 2));
+    handle.for_each(|key, _| panic!("{key:?} is still there"));
+}
+
+#[test]
+fn each_engine_changes_and_visits() {
+    changes::<Mercury>();
+    changes::<Memc3>();
+    changes::<HotRingR>();
+    changes::<HotRingS>();
+    changes::<Pipeline>();
+    visits::<Mercury>();
+    visits::<Memc3>();
+    visits::<HotRingR>();
+    visits::<HotRingS>();
+    visits::<Pipeline>();
+}
+
+#[test]
+fn retain_spares_what_another_thread_stores_meanwhile() {
+    let map: Map = map();
+    let (mut handle, mut other) = (map.handle(), map.handle());
+    assert_eq!(handle.insert(b"key", b"old"), Ok(()));
+    let mut calls = 0;
+    // The new value is stored between the two looks: at the scanned item, and under its id.
+    let removed = handle.retain(|_, value| {
+        calls += 1;
+        if calls == 2 {
+            assert_eq!(value, b"old");
+            assert_eq!(other.insert(b"key", b"new"), Ok(()));
+        }
+        value == b"new"
+    });
+    assert_eq!((removed, calls), (0, 2));
+    assert_eq!(handle.get(b"key").as_deref(), Some(&b"new"[..]));
+}
+
+#[test]
+fn one_thread_makes_what_many_ask_for() {
+    let map: Map = map();
+    let (made, start) = (AtomicU32::new(0), Barrier::new(3));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut handle = map.handle();
+                for round in 0_u32..200 {
+                    start.wait();
+                    let value = handle.get_or_insert_with(&round.to_le_bytes(), || {
+                        std::thread::yield_now();
+                        made.fetch_add(1, Ordering::Relaxed).to_le_bytes().to_vec()
+                    });
+                    assert_eq!(value, Ok(round.to_le_bytes().to_vec()));
+                    start.wait();
+                }
+            });
+        }
+    });
+    assert_eq!(made.into_inner(), 200);
+}
+
+#[test]
+fn a_value_whose_making_panics_is_made_by_the_next() {
+    let map: Map = map();
+    let failed = std::thread::scope(|scope| {
+        let fails = || map.handle().get_or_insert_with(b"key", || panic!("as expected"));
+        scope.spawn(fails).join()
+    });
+    assert!(failed.is_err());
+    let mut handle = map.handle();
+    assert_eq!(handle.get_or_insert_with(b"key", || b"made".to_vec()), Ok(b"made".to_vec()));
+    let refused = handle.get_or_insert_with(b"", || unreachable!("the key is refused"));
+    assert_eq!(refused, Err(InsertError::KeyLength));
 }
 
 #[test]
