@@ -22,6 +22,7 @@ pub fn settings(options: &SharedOptions, extended: &Extended) -> anyhow::Result<
     Ok(Settings {
         tls: extended.tls.settings(options.enable_ssl)?,
         admin: options.admin_address()?,
+        admin_users_file: options.admin_auth_file.clone(),
         threads: options.thread_count()?,
         max_connections,
         refuses_fast: extended.refuses_fast.unwrap_or(defaults.refuses_fast),

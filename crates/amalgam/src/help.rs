@@ -28,7 +28,14 @@ const TOPICS: &[(&str, &[Topic])] = &[
     ("cluster status", STATUS_TOPICS),
     ("cluster drain", CONNECT_TOPICS),
     ("cluster restore", RESTORE_TOPICS),
-    ("top", &[("Updates", &["every"]), ("Output", &["once", "json", "color"])]),
+    (
+        "top",
+        &[
+            ("Security", &["auth_file"]),
+            ("Updates", &["every"]),
+            ("Output", &["once", "json", "color"]),
+        ],
+    ),
     (
         "load",
         &[
@@ -86,7 +93,15 @@ const SERVER_TOPICS: &[Topic] = &[
     ("Process", &["threads", "pin_threads", "daemon", "pidfile", "enable_coredumps"]),
     (
         "Monitoring",
-        &["admin", "admin_public", "verbose", "log_level", "log_format", "stats_delimiter"],
+        &[
+            "admin",
+            "admin_public",
+            "admin_auth_file",
+            "verbose",
+            "log_level",
+            "log_format",
+            "stats_delimiter",
+        ],
     ),
 ];
 
@@ -157,7 +172,7 @@ const NODE_TOPICS: &[Topic] = &[
             "disable_watch",
         ],
     ),
-    ("Monitoring", &["admin", "admin_public", "log_level", "log_format"]),
+    ("Monitoring", &["admin", "admin_public", "admin_auth_file", "log_level", "log_format"]),
 ];
 
 const CONNECTION: Topic = ("Connection", &["node"]);

@@ -81,10 +81,14 @@ pub struct SharedOptions {
     /// address
     #[arg(long, value_name = "HOST:PORT")]
     pub admin: Option<String>,
-    /// Allow an --admin address that other machines can reach; it requires no password
+    /// Allow an --admin address that other machines can reach without a password
     #[arg(long)]
     #[serde(skip_serializing_if = "is_off")]
     pub admin_public: bool,
+    /// Ask for a user and password at the --admin address, except for /healthz and /readyz: a file
+    /// of user:password lines, read again on SIGHUP
+    #[arg(long, value_name = "FILE")]
+    pub admin_auth_file: Option<PathBuf>,
     /// Lowest severity of the lines to log
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub log_level: Option<Threshold>,
@@ -135,20 +139,25 @@ impl SharedOptions {
         logs::start(self.log_level.unwrap_or(threshold), format);
     }
 
-    /// The address of `--admin`, if it is given. Everybody who can reach it can read keys and
-    /// statistics, so an address that other machines can reach needs `--admin-public`.
+    /// The address of `--admin`, if it is given. Without users, everybody who can reach it can read
+    /// keys and statistics, so an address that other machines can reach then needs
+    /// `--admin-public`.
     ///
     /// # Errors
     ///
-    /// If it is no address, or one that other machines can reach without `--admin-public`.
+    /// If it is no address, or one that other machines can reach with neither users nor
+    /// `--admin-public`; or if there are users without an address.
     pub fn admin_address(&self) -> anyhow::Result<Option<SocketAddr>> {
+        let has_users = self.admin_auth_file.is_some();
+        ensure!(self.admin.is_some() || !has_users, "--admin-auth-file needs --admin HOST:PORT");
         let Some(name) = &self.admin else { return Ok(None) };
         let mut found = amalgam_bench::resolve(name).with_context(|| format!("--admin {name}"))?;
         let address = found.next().with_context(|| format!("--admin {name}: no such address"))?;
         ensure!(
-            address.ip().is_loopback() || self.admin_public,
-            "--admin {name} would show keys and statistics to everybody who can reach it: \
-             use a loopback address, or say that it may with --admin-public"
+            address.ip().is_loopback() || self.admin_public || has_users,
+            "--admin {name} would show keys and statistics to everybody who can reach it: use a \
+             loopback address, ask for a password with --admin-auth-file, or say that it may with \
+             --admin-public"
         );
         Ok(Some(address))
     }

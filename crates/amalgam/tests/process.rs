@@ -316,10 +316,19 @@ fn top_shows_a_server_and_says_why_it_cannot() {
     let line = output.lines().nth(1).unwrap().unwrap();
     let address = line.strip_prefix("admin on http://").unwrap().trim_end_matches('/');
     let shown = run(&["top", "--once", address]);
+    // One of several that does not answer is told, and hides no other.
+    let several = run(&["top", "--once", address, "127.0.0.1:1"]);
+    let objects = run(&["top", "--json", address, address]);
     child.kill().unwrap();
     child.wait().unwrap();
     let text = String::from_utf8_lossy(&shown.stdout);
     assert!(shown.status.success() && text.contains("HOT KEYS"), "{text}");
+    let text = String::from_utf8_lossy(&several.stdout);
+    assert!(text.contains("mercury") && text.contains("1 of 2 servers"), "{text}");
+    let errors = String::from_utf8_lossy(&several.stderr);
+    assert!(several.status.code() == Some(1) && errors.contains("127.0.0.1:1"), "{errors}");
+    let text = String::from_utf8_lossy(&objects.stdout);
+    assert_eq!(text.lines().filter(|line| line.starts_with("{\"")).count(), 2, "{text}");
     let gone = run(&["top", "--once", address]);
     assert!(!gone.status.success());
     assert!(String::from_utf8_lossy(&gone.stderr).contains("--admin"));

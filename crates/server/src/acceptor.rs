@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use amalgam_index::Store;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::auth::users::Users;
 use crate::connections::connection::Connection;
 use crate::net::registry::ConnectionInfo;
 use crate::net::sockets::{Listener, accept, local_name};
@@ -196,8 +195,10 @@ impl<'s, S: Store> Acceptor<'s, S> {
 
     /// Reads the file of users and the certificates again.
     fn reload(&self) {
-        if let Some(Err(error)) = self.state.users.as_ref().map(Users::reload) {
-            log::warn!(error:%; "cannot read the users again; the old ones stay in use");
+        for users in [&self.state.users, &self.state.admin_users].into_iter().flatten() {
+            if let Err(error) = users.reload() {
+                log::warn!(error:%; "cannot read the users again; the old ones stay in use");
+            }
         }
         if let Err(error) = self.state.refresh_certificates() {
             log::warn!(error:%; "cannot read the certificates again; the old ones stay in use");

@@ -65,8 +65,11 @@ pub struct Settings {
     pub unix_socket: Option<PathBuf>,
     /// Permissions of the unix socket.
     pub unix_mode: u32,
-    /// The admin address: metrics, health and the live page over HTTP, without authentication.
+    /// The admin address: metrics, health and the live page over HTTP.
     pub admin: Option<SocketAddr>,
+    /// A file of `user:password` lines; who asks the admin address for more than its health must be
+    /// one of these users. None if everybody may.
+    pub admin_users_file: Option<PathBuf>,
     /// Worker threads.
     pub threads: usize,
     /// The limit of items, index and buffers together, in bytes.
@@ -136,6 +139,7 @@ impl Default for Settings {
             unix_socket: None,
             unix_mode: 0o700,
             admin: None,
+            admin_users_file: None,
             threads: 4,
             memory_bytes: 64 << 20,
             evicts: true,

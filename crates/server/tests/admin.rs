@@ -10,6 +10,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use amalgam_server::Settings;
+use serde_json::Value;
 use support::{Running, settings};
 
 fn with_admin() -> Settings {
@@ -59,6 +60,9 @@ fn metrics_count_what_clients_did() {
     assert_eq!(sample(&text, "amalgam_items"), 1.0);
     assert_eq!(sample(&text, "amalgam_connections"), 1.0);
     assert!(sample(&text, "process_resident_memory_bytes") > 0.0);
+    let open_files = sample(&text, "process_open_fds");
+    // The client's socket and the listeners are among them.
+    assert!((3.0..=sample(&text, "process_max_fds")).contains(&open_files), "{open_files}");
 }
 
 #[test]
@@ -84,6 +88,36 @@ fn invalid_and_foreign_requests_are_refused() {
     }
     let endless = format!("GET /{} HTTP/1.1\r\n", "a".repeat(20_000));
     assert!(exchange(&server, &endless).starts_with("HTTP/1.1 431 "));
+}
+
+#[test]
+fn all_but_the_health_needs_a_password_if_there_are_users() {
+    let path = std::env::temp_dir().join(format!("amalgam-admin-users-{}", std::process::id()));
+    std::fs::write(&path, "ann:secret\nbob:b:c\n").expect("a file");
+    let admin_users_file = Some(path.clone());
+    let server = Running::start(Settings { admin_users_file, ..with_admin() });
+    let ask = |path: &str, pair: &str| {
+        let mut coded = Vec::new();
+        amalgam_server::append_base64(&mut coded, pair.as_bytes());
+        let coded = String::from_utf8(coded).expect("base64");
+        let field = format!("Authorization: Basic {coded}\r\n");
+        exchange(&server, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{field}\r\n"))
+    };
+    for path in ["/", "/page.js", "/metrics", "/api/status", "/api/hotkeys", "/api/history", "/x"] {
+        let refused = exchange(&server, &format!("GET {path} HTTP/1.1\r\n\r\n"));
+        assert!(refused.starts_with("HTTP/1.1 401 "), "{path}: {refused}");
+        assert!(refused.contains("\r\nWWW-Authenticate: Basic realm="), "{refused}");
+        assert!(!refused.contains("amalgam_"), "{refused}");
+    }
+    for (pair, status) in
+        [("ann:secret", 200), ("bob:b:c", 200), ("ann:b:c", 401), ("ann:secret2", 401)]
+    {
+        let answer = ask("/metrics", pair);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{pair}: {answer}");
+    }
+    assert_eq!(get(&server, "/healthz").0, "HTTP/1.1 200 OK");
+    assert_eq!(get(&server, "/readyz").0, "HTTP/1.1 200 OK");
+    std::fs::remove_file(path).expect("a file");
 }
 
 #[test]
@@ -149,6 +183,25 @@ fn the_page_has_all_its_assets() {
     for name in ["history", "hot_keys", "classes", "lengths", "commands_per_second"] {
         assert!(status.contains(&format!("\"{name}\":")), "{name} in {status}");
     }
+    // The page draws the last minutes and the last day from the same columns.
+    let (_, day) = get(&server, "/api/history");
+    let (status, day) = (json(&status), json(&day));
+    let columns = |history: &Value| -> BTreeSet<String> {
+        history.as_object().expect("an object").keys().cloned().collect()
+    };
+    assert_eq!(columns(&status["history"]), columns(&day));
+    assert_eq!([&day["seconds_per_point"], &status["history"]["seconds_per_point"]], [60, 1]);
+    let (_, script) = get(&server, "/page.js");
+    for (_, column) in
+        script.match_indices("column: \"").map(|(at, of)| script[at..].split_at(of.len()))
+    {
+        let column = column.split('"').next().expect("a name");
+        assert!(columns(&day).contains(column), "the page draws {column}");
+    }
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("a JSON document")
 }
 
 /// The names in a text that start with `amalgam_`.

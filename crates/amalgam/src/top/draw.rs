@@ -4,21 +4,31 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Gauge, Paragraph, Row, Sparkline, Table};
+use ratatui::widgets::{Block, Borders, Gauge, Paragraph, Row, Sparkline, Table, TableState};
 use serde_json::Value;
 
+use super::hosts::Host;
 use super::text::{
-    bytes, column, duration, engine_facts, latest, number, percent, shares, short, tame,
+    SUMMARY_COLUMNS, SUMMARY_HEAD, bytes, column, duration, engine_facts, latest, number, percent,
+    shares, short, summary, sums, tame,
 };
 
 /// The contents of the screen.
 pub struct Screen {
-    /// The last status that the server sent.
-    pub status: Value,
-    /// Why the last update failed; `None` if it succeeded.
-    pub problem: Option<String>,
+    /// The servers, at least one. If they are several, a table of all stands above the picture of
+    /// the selected one.
+    pub hosts: Vec<Host>,
+    /// The place of the selected server in `hosts`.
+    pub selected: usize,
     /// Whether the user has paused updates.
     pub is_paused: bool,
+}
+
+impl Screen {
+    /// Selects the server that stands `steps` below the selected one.
+    pub fn select(&mut self, steps: isize) {
+        self.selected = self.selected.saturating_add_signed(steps).min(self.hosts.len() - 1);
+    }
 }
 
 /// A chart with the latest value and the history of a number.
@@ -29,7 +39,7 @@ struct Chart {
     color: Color,
 }
 
-const CHARTS: [Chart; 4] = [
+const CHARTS: [Chart; 6] = [
     Chart {
         name: "commands_per_second",
         title: "requests/s",
@@ -37,6 +47,18 @@ const CHARTS: [Chart; 4] = [
         color: Color::Cyan,
     },
     Chart { name: "hit_ratio", title: "hit ratio", tell: percent, color: Color::Green },
+    Chart {
+        name: "evictions_per_second",
+        title: "evicted/s",
+        tell: |value| value.map_or_else(|| "–".into(), short),
+        color: Color::Red,
+    },
+    Chart {
+        name: "cpu_cores",
+        title: "cores",
+        tell: |value| value.map_or_else(|| "–".into(), |cores| format!("{cores:.2}")),
+        color: Color::Yellow,
+    },
     Chart { name: "p50_us", title: "median", tell: duration, color: Color::Blue },
     Chart { name: "p99_us", title: "99 %", tell: duration, color: Color::Magenta },
 ];
@@ -44,8 +66,14 @@ const CHARTS: [Chart; 4] = [
 /// The factor by which values are scaled, because sparklines take whole numbers only.
 const SCALE: f64 = 10_000.0;
 
+/// Charts in a row.
+const CHARTS_PER_ROW: usize = 2;
+
+/// The largest part of the screen that the table of servers takes.
+const TABLE_SHARE: u16 = 3;
+
 /// The number of rows of a chart, and of the engine's facts including their frame.
-const CHART_ROWS: u16 = 5;
+const CHART_ROWS: u16 = 4;
 const FACT_ROWS: u16 = 6;
 
 /// Below this width, groups are drawn below each other.
@@ -53,28 +81,33 @@ const WIDE_COLUMNS: u16 = 90;
 
 /// Draws the whole screen into a frame of any size.
 pub fn draw(frame: &mut Frame<'_>, screen: &Screen) {
-    let status = &screen.status;
-    let charts = 2 * CHART_ROWS;
+    let status = &screen.hosts[screen.selected].status;
+    let rows = CHARTS.len().div_ceil(CHARTS_PER_ROW);
+    let charts = CHART_ROWS * rows as u16;
+    // The head of the table, its sums and a free row.
+    let table_rows = match screen.hosts.len() {
+        1 => 0,
+        hosts => (hosts as u16).saturating_add(3).min(frame.area().height / TABLE_SHARE),
+    };
     let areas = Layout::vertical([
+        Constraint::Length(table_rows),
         Constraint::Length(1),
         Constraint::Length(1),
         Constraint::Length(charts),
         Constraint::Fill(1),
         Constraint::Length(1),
     ]);
-    let [head, memory, charts, below, foot] = areas.areas(frame.area());
+    let [table, head, memory, charts, below, foot] = areas.areas(frame.area());
+    draw_table(frame, table, screen);
     draw_head(frame, head, status);
     draw_memory(frame, memory, status);
-    for (row, pair) in Layout::vertical([Constraint::Fill(1); 2])
-        .areas::<2>(charts)
-        .into_iter()
-        .zip(CHARTS.chunks(2))
-    {
-        let halves = Layout::horizontal([Constraint::Fill(1); 2]).areas::<2>(row);
-        halves
-            .into_iter()
-            .zip(pair)
-            .for_each(|(area, chart)| draw_chart(frame, area, status, chart));
+    let chart_rows = Layout::vertical(vec![Constraint::Fill(1); rows]).split(charts);
+    for (row, some) in chart_rows.iter().zip(CHARTS.chunks(CHARTS_PER_ROW)) {
+        let parts =
+            Layout::horizontal([Constraint::Fill(1); CHARTS_PER_ROW]).areas::<CHARTS_PER_ROW>(*row);
+        for (area, chart) in parts.into_iter().zip(some) {
+            draw_chart(frame, area, status, chart);
+        }
     }
     let [keys, engine] = if below.width >= WIDE_COLUMNS {
         Layout::horizontal([Constraint::Fill(3), Constraint::Fill(2)]).areas(below)
@@ -84,6 +117,38 @@ pub fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     draw_keys(frame, keys, status);
     draw_engine(frame, engine, status);
     draw_foot(frame, foot, screen);
+}
+
+/// All servers, one a row, and their sums; nothing if there is one server.
+fn draw_table(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
+    if area.height < 2 {
+        return;
+    }
+    let [table, below, _] =
+        Layout::vertical([Constraint::Fill(1), Constraint::Length(1), Constraint::Length(1)])
+            .areas(area);
+    let faint = Style::new().fg(Color::DarkGray);
+    let row = |host: &Host| {
+        let cells = match &host.problem {
+            None => summary(&host.status).to_vec(),
+            Some(_) => vec!["no answer".to_owned()],
+        };
+        let style = match host.problem {
+            None => Style::new(),
+            Some(_) => Style::new().fg(Color::Red),
+        };
+        Row::new(std::iter::once(host.name.clone()).chain(cells)).style(style)
+    };
+    let head = std::iter::once("server").chain(SUMMARY_HEAD);
+    let mut widths = vec![Constraint::Fill(1)];
+    widths.extend([Constraint::Length(10); SUMMARY_COLUMNS]);
+    let rows = screen.hosts.iter().map(row);
+    let list = Table::new(rows, widths)
+        .header(Row::new(head).style(faint))
+        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+    let mut state = TableState::new().with_selected(screen.selected);
+    frame.render_stateful_widget(list, table, &mut state);
+    frame.render_widget(Line::styled(sums(&screen.hosts), faint), below);
 }
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, status: &Value) {
@@ -133,10 +198,14 @@ fn draw_keys(frame: &mut Frame<'_>, area: Rect, status: &Value) {
     };
     let row = |hot: &Value| {
         let (share, error) = (100.0 * number(hot, "/share"), 100.0 * number(hot, "/error"));
-        Row::new([tame(&hot["key"]), format!("{share:>6.2} %"), format!("± {error:.2} %")])
+        let rate = hot["requests_per_second"].as_f64().map_or_else(|| "–".into(), short);
+        let (share, error) = (format!("{share:>6.2} %"), format!("± {error:.2} %"));
+        Row::new([tame(&hot["key"]), share, error, format!("{rate:>10}")])
     };
-    let widths = [Constraint::Fill(1), Constraint::Length(8), Constraint::Length(9)];
-    let head = Row::new(["key", "   share", "error"]).style(Style::new().fg(Color::DarkGray));
+    let widths =
+        [Constraint::Fill(1), Constraint::Length(8), Constraint::Length(9), Constraint::Length(10)];
+    let head = Row::new(["key", "   share", "error", "requests/s"])
+        .style(Style::new().fg(Color::DarkGray));
     let rows = keys.iter().take(usize::from(area.height)).map(row);
     frame.render_widget(Table::new(rows, widths).header(head).block(block), area);
 }
@@ -164,10 +233,11 @@ fn bars(status: &Value, columns: u16) -> Vec<Line<'static>> {
 
 fn draw_foot(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     let faint = Style::new().fg(Color::DarkGray);
-    let line = match &screen.problem {
+    let select = if screen.hosts.len() > 1 { "↑ ↓ select a server   " } else { "" };
+    let line = match &screen.hosts[screen.selected].problem {
         Some(problem) => Line::styled(problem.as_str(), Style::new().fg(Color::Red)),
         None if screen.is_paused => Line::styled("paused   space goes on   q ends", faint),
-        None => Line::styled("space pauses   q ends", faint),
+        None => Line::styled(format!("{select}space pauses   q ends"), faint),
     };
     frame.render_widget(line, area);
 }
@@ -181,9 +251,13 @@ mod tests {
     use super::*;
 
     fn drawn(status: Value, columns: u16, rows: u16) -> String {
+        let hosts = vec![Host::answered("one", status)];
+        drawn_screen(&Screen { hosts, selected: 0, is_paused: false }, columns, rows)
+    }
+
+    fn drawn_screen(screen: &Screen, columns: u16, rows: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a terminal");
-        let screen = Screen { status, problem: None, is_paused: false };
-        terminal.draw(|frame| draw(frame, &screen)).expect("draws");
+        terminal.draw(|frame| draw(frame, screen)).expect("draws");
         let buffer = terminal.backend().buffer();
         let rows = buffer.content.chunks(usize::from(columns.max(1)));
         rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>() + "\n").collect()
@@ -205,6 +279,30 @@ mod tests {
             {
                 assert!(text.contains(words), "no {words} in\n{text}");
             }
+        }
+    }
+
+    #[test]
+    fn of_several_servers_the_selected_one_is_drawn_below_a_table() {
+        let hosts = ["one", "two", "three"].map(|name| {
+            let version = format!("version of {name}");
+            let history = json!({ "commands_per_second": [4321.0] });
+            Host::answered(name, json!({ "version": version, "history": history }))
+        });
+        let mut screen = Screen { hosts: hosts.into(), selected: 0, is_paused: false };
+        screen.hosts[1].problem = Some("no answer from two: refused".into());
+        let text = drawn_screen(&screen, 120, 40);
+        for words in ["one ", "two ", "three ", "no answer", "2 of 3 servers", "version of one"] {
+            assert!(text.contains(words), "no {words} in\n{text}");
+        }
+        screen.select(-1);
+        assert_eq!(screen.selected, 0);
+        screen.select(1);
+        assert!(drawn_screen(&screen, 120, 40).contains("no answer from two: refused"));
+        screen.select(7);
+        assert!(drawn_screen(&screen, 120, 40).contains("version of three"));
+        for (columns, rows) in [(0, 0), (1, 1), (7, 3), (200, 4), (20, 100)] {
+            drawn_screen(&screen, columns, rows);
         }
     }
 

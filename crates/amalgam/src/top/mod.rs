@@ -5,34 +5,31 @@
 //! 2. The terminal is restored to its former state, also after a panic or an error.
 
 mod draw;
+mod hosts;
 mod text;
 
-use std::io::{IsTerminal, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use amalgam_bench::Usage;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::style::force_color_output;
-use serde_json::Value;
 
 use crate::color::{Color, Palette};
 use draw::Screen;
-
-/// How long the server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The longest answer that is read, in bytes.
-const ANSWER_BYTES: u64 = 4 << 20;
+use hosts::Host;
 
 /// Arguments of `amalgam top`.
 #[derive(clap::Args)]
 pub struct Top {
-    /// The server's admin address, which its option --admin opens
+    /// The admin addresses of one or more servers, which their option --admin opens
     #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:9150")]
-    address: String,
+    addresses: Vec<String>,
+    /// A file whose first line is the user:password that the servers ask for
+    #[arg(long, value_name = "FILE")]
+    auth_file: Option<PathBuf>,
     /// Seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=60))]
@@ -40,7 +37,7 @@ pub struct Top {
     /// Print the status once and exit, as is done when the output is not a terminal
     #[arg(long)]
     once: bool,
-    /// Print the status once, as the JSON of /api/status
+    /// Print the status once, as the JSON of /api/status: an object for each server that answers
     #[arg(long, conflicts_with = "once")]
     json: bool,
     /// When to colour the output: auto is on a terminal, unless NO_COLOR is set
@@ -48,38 +45,43 @@ pub struct Top {
     color: Color,
 }
 
-/// Shows the status of a server until the user quits.
+/// Shows the status of servers until the user quits.
 ///
 /// # Errors
 ///
-/// If the server does not answer the first request; later failures are shown on the screen.
+/// If an address is wrong, or a server does not answer the first request. When the screen is
+/// updated, and for the others of several servers, failures are shown beside the server.
 pub fn run(top: &Top) -> Result<()> {
-    let found = amalgam_bench::resolve(&top.address);
-    let mut found = found.with_context(|| top.address.clone()).usage()?;
-    let address = found.next().with_context(|| format!("{}: no such address", top.address))?;
-    let status = fetch(address).with_context(|| {
-        format!("no answer from {address}: is the server running with --admin {address}?")
-    })?;
+    let authorization = top.auth_file.as_deref().map(hosts::authorization).transpose()?;
+    let find = |name: &String| Host::find(name, authorization.clone());
+    let mut hosts = top.addresses.iter().map(find).collect::<Result<Vec<_>>>()?;
+    hosts::fetch_all(&mut hosts);
     let mut output = std::io::stdout();
-    if top.json {
-        return Ok(writeln!(output, "{status}")?);
-    }
     let palette = Palette { is_on: top.color.colors(&output) };
-    if top.once || !output.is_terminal() {
-        return Ok(output.write_all(text::screen(&status, palette).as_bytes())?);
+    let is_screen = !top.json && !top.once && output.is_terminal();
+    if !is_screen || hosts.iter().all(|host| host.problem.is_some()) {
+        if top.json {
+            for host in hosts.iter().filter(|host| host.problem.is_none()) {
+                writeln!(output, "{}", host.status)?;
+            }
+        } else if let [host] = &hosts[..] {
+            if host.problem.is_none() {
+                output.write_all(text::screen(&host.status, palette).as_bytes())?;
+            }
+        } else {
+            output.write_all(text::table(&hosts, palette).as_bytes())?;
+        }
+        let problems: Vec<_> = hosts.iter().filter_map(|host| host.problem.clone()).collect();
+        ensure!(problems.is_empty(), "{}", problems.join("\n"));
+        return Ok(());
     }
     force_color_output(palette.is_on);
-    let screen = Screen { status, problem: None, is_paused: false };
-    ratatui::run(|terminal| show(terminal, screen, address, Duration::from_secs(top.every)))
+    let screen = Screen { hosts, selected: 0, is_paused: false };
+    ratatui::run(|terminal| show(terminal, screen, Duration::from_secs(top.every)))
 }
 
 /// Draws the screen and updates it until the user quits.
-fn show(
-    terminal: &mut DefaultTerminal,
-    mut screen: Screen,
-    address: SocketAddr,
-    every: Duration,
-) -> Result<()> {
+fn show(terminal: &mut DefaultTerminal, mut screen: Screen, every: Duration) -> Result<()> {
     let mut next_look = Instant::now() + every;
     loop {
         terminal.draw(|frame| draw::draw(frame, &screen))?;
@@ -89,6 +91,8 @@ fn show(
                     KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
                     KeyCode::Char('c') if key.modifiers == KeyModifiers::CONTROL => return Ok(()),
                     KeyCode::Char(' ' | 'p') => screen.is_paused = !screen.is_paused,
+                    KeyCode::Up | KeyCode::Char('k') => screen.select(-1),
+                    KeyCode::Down | KeyCode::Char('j') => screen.select(1),
                     _ => {}
                 },
                 _ => {}
@@ -99,25 +103,7 @@ fn show(
         }
         next_look = Instant::now() + every;
         if !screen.is_paused {
-            match fetch(address) {
-                Ok(status) => screen = Screen { status, problem: None, ..screen },
-                Err(error) => screen.problem = Some(format!("no answer from {address}: {error:#}")),
-            }
+            hosts::fetch_all(&mut screen.hosts);
         }
     }
-}
-
-/// Fetches the status of the server.
-fn fetch(address: SocketAddr) -> Result<Value> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let request = format!("GET /api/status HTTP/1.1\r\nHost: {address}\r\n\r\n");
-    stream.write_all(request.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES).read_to_end(&mut answer)?;
-    let end = answer.windows(4).position(|window| window == b"\r\n\r\n");
-    let (head, body) = answer.split_at(end.context("the answer is not HTTP")? + 4);
-    ensure!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(body).trim());
-    serde_json::from_slice(body).context("the answer is not that of an Amalgam server")
 }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::hosts::Host;
 use crate::color::{Ink, Palette};
 
 /// The number of past values in a chart.
@@ -11,7 +12,7 @@ const POINTS: usize = 60;
 
 /// The number of hot keys that are shown, and the number of characters of each.
 const KEYS: usize = 12;
-const KEY_COLUMNS: usize = 54;
+const KEY_COLUMNS: usize = 44;
 
 /// The number at a path, or 0 if there is none.
 pub fn number(status: &Value, path: &str) -> f64 {
@@ -69,7 +70,80 @@ pub fn tame(value: &Value) -> String {
     text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
-/// The whole picture, at most 80 columns wide.
+/// The head of a table of servers; [`summary`] has its columns.
+pub const SUMMARY_HEAD: [&str; SUMMARY_COLUMNS] = [
+    "engine",
+    "requests/s",
+    "hit ratio",
+    "99 %",
+    "evicted/s",
+    "memory",
+    "used",
+    "clients",
+    "cores",
+];
+
+/// The columns of [`summary`].
+pub const SUMMARY_COLUMNS: usize = 9;
+
+/// The numbers of a server in a line.
+pub fn summary(status: &Value) -> [String; SUMMARY_COLUMNS] {
+    let rate = |name| latest(status, name).map_or_else(|| "–".into(), short);
+    let (used, limit) = (number(status, "/memory/used"), number(status, "/memory/limit"));
+    [
+        tame(&status["engine"]),
+        rate("commands_per_second"),
+        percent(latest(status, "hit_ratio")),
+        duration(latest(status, "p99_us")),
+        rate("evictions_per_second"),
+        bytes(limit),
+        percent((limit > 0.0).then(|| used / limit)),
+        short(number(status, "/connections/open")),
+        latest(status, "cpu_cores").map_or_else(|| "–".into(), |cores| format!("{cores:.2}")),
+    ]
+}
+
+/// The sums over all servers that answer.
+pub fn sums(hosts: &[Host]) -> String {
+    let answering = || hosts.iter().filter(|host| host.problem.is_none()).map(|host| &host.status);
+    let rate = |name| answering().filter_map(|status| latest(status, name)).sum::<f64>();
+    let total = |path| answering().map(|status| number(status, path)).sum::<f64>();
+    format!(
+        "{} of {} servers   {} requests/s   {} items in {} of {}   {} evicted/s",
+        answering().count(),
+        hosts.len(),
+        short(rate("commands_per_second")),
+        short(total("/index/items")),
+        bytes(total("/memory/used")),
+        bytes(total("/memory/limit")),
+        short(rate("evictions_per_second")),
+    )
+}
+
+/// Several servers, one a line, and their sums.
+pub fn table(hosts: &[Host], palette: Palette) -> String {
+    let name_columns = hosts.iter().map(|host| host.name.chars().count()).max().unwrap_or(0).max(6);
+    let line = |name: &str, cells: &[String]| -> String {
+        let mut line = format!("{name:<name_columns$}  {:<9}", cells[0]);
+        cells[1..].iter().for_each(|cell| line.push_str(&format!(" {cell:>10}")));
+        line
+    };
+    let head = line("SERVER", &SUMMARY_HEAD.map(str::to_uppercase));
+    let mut text = palette.paint(&head, Ink::Bold) + "\n";
+    for host in hosts {
+        // Writing to a string does not fail.
+        let _ = match &host.problem {
+            None => writeln!(text, "{}", line(&host.name, &summary(&host.status))),
+            Some(_) => {
+                let missing = palette.paint("does not answer", Ink::Red);
+                writeln!(text, "{:<name_columns$}  {missing}", host.name)
+            }
+        };
+    }
+    text + "\n" + &sums(hosts) + "\n"
+}
+
+/// The whole picture of a server, at most 80 columns wide.
 pub fn screen(status: &Value, palette: Palette) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
@@ -99,6 +173,7 @@ pub fn screen(status: &Value, palette: Palette) -> String {
     let rate = |value: Option<f64>| value.map_or_else(|| "–".into(), short);
     chart("commands_per_second", "requests/s", Ink::Cyan, rate);
     chart("hit_ratio", "hit ratio", Ink::Green, percent);
+    chart("evictions_per_second", "evicted/s", Ink::Red, rate);
     chart("p50_us", "median", Ink::Blue, duration);
     chart("p99_us", "99 %", Ink::Magenta, duration);
     hot_keys(&mut text, status, palette);
@@ -123,13 +198,15 @@ fn bars(status: &Value, name: &str) -> String {
 
 fn hot_keys(text: &mut String, status: &Value, palette: Palette) {
     let Some(keys) = status["hot_keys"].as_array() else { return };
-    let head = format!("{:<KEY_COLUMNS$} {:>9}  {:>10}", "HOT KEYS", "SHARE", "ERROR");
+    let head =
+        format!("{:<KEY_COLUMNS$} {:>9}  {:>10} {:>9}", "HOT KEYS", "SHARE", "ERROR", "A SECOND");
     let _ = writeln!(text, "\n{}", palette.paint(&head, Ink::Bold));
     for hot in keys.iter().take(KEYS) {
         let key: String = tame(&hot["key"]).chars().take(KEY_COLUMNS).collect();
         let share = 100.0 * number(hot, "/share");
         let error = 100.0 * number(hot, "/error");
-        let _ = writeln!(text, "{key:<KEY_COLUMNS$} {share:>7.2} %  ± {error:>6.2} %");
+        let rate = hot["requests_per_second"].as_f64().map_or_else(|| "–".into(), short);
+        let _ = writeln!(text, "{key:<KEY_COLUMNS$} {share:>7.2} %  ± {error:>6.2} % {rate:>9}");
     }
 }
 
@@ -207,14 +284,23 @@ mod tests {
         let status = json!({
             "engine": "mer\u{1b}[2Jcury",
             "history": { "commands_per_second": [5.0, 250_000.0], "hit_ratio": [null, 0.875] },
-            "hot_keys": [{ "key": "k".repeat(300), "share": 0.25, "error": 0.01 }],
+            "hot_keys": [{ "key": "k".repeat(300), "share": 0.25, "error": 0.01,
+                           "requests_per_second": 6250 }],
             "index": { "items": 42, "lengths": [12, 4, 3, 1], "hot_heads": 1 },
         });
         let plain = Palette { is_on: false };
         let text = screen(&status, plain);
-        for words in
-            ["mer?[2Jcury", "250.0 k", "▁█", "87.5 %", "25.00 %", "1.00 %", "60.0 %", "25.0 % of"]
-        {
+        for words in [
+            "mer?[2Jcury",
+            "250.0 k",
+            "▁█",
+            "87.5 %",
+            "25.00 %",
+            "1.00 %",
+            "6250",
+            "60.0 %",
+            "25.0 % of",
+        ] {
             assert!(text.contains(words), "no {words} in {text}");
         }
         assert!(text.lines().all(|line| line.chars().count() <= 85), "{text}");
@@ -228,10 +314,35 @@ mod tests {
     }
 
     #[test]
+    fn several_servers_are_a_table_with_sums() {
+        let status = |rate: f64| {
+            json!({
+                "engine": "mercury",
+                "history": { "commands_per_second": [rate], "evictions_per_second": [2.0] },
+                "memory": { "used": 1024, "limit": 4096 },
+            })
+        };
+        let mut hosts = vec![
+            Host::answered("one.example:9150", status(2500.0)),
+            Host::answered("two:9150", status(500.0)),
+            Host::answered("three:9150", status(7.0)),
+        ];
+        hosts[2].problem = Some("no answer".into());
+        let text = table(&hosts, Palette { is_on: false });
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("SERVER") && lines[1].contains(" 2500 "), "{text}");
+        assert!(lines[1].contains("25.0 %") && lines[2].starts_with("two:9150 "), "{text}");
+        assert_eq!(lines[3], "three:9150        does not answer");
+        let sums = "2 of 3 servers   3000 requests/s   0 items in 2.0 KiB of 8.0 KiB   4 evicted/s";
+        assert_eq!(lines[5], sums);
+    }
+
+    #[test]
     fn nonsense_is_survived() {
         for status in [json!(null), json!([1]), json!({ "history": 3, "index": { "lengths": {} } })]
         {
             assert!(screen(&status, Palette { is_on: false }).contains("Amalgam"));
+            table(&[Host::answered("a", status)], Palette { is_on: false });
         }
     }
 }

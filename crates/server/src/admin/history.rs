@@ -1,4 +1,5 @@
-//! The history of the last minutes, one point a second, for the charts of the live page.
+//! The history for the charts of the live page: the last minutes in seconds, the last day in
+//! minutes, both in bounded memory (about 200 kB).
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -7,22 +8,34 @@ use amalgam_index::Store;
 use serde_json::{Value, json};
 
 use crate::metrics::latency::{BOUNDS_NS, COMMANDS, Histogram};
+use crate::report::general::cpu_seconds;
 use crate::state::server_state::ServerState;
 
-/// Points kept: five minutes and the current second.
-const CAPACITY: usize = 301;
+/// Points of one second that are kept: five minutes and the current second.
+const SECONDS: usize = 301;
+
+/// Points of one minute that are kept: a day and the current minute.
+const MINUTES: usize = 24 * 60 + 1;
+
+/// Calls of [`History::record`], one a second, for a point of one minute.
+const SECONDS_PER_MINUTE: usize = 60;
 
 type Buckets = [u64; BOUNDS_NS.len() + 1];
 
-/// Cumulative counts at one moment.
+/// Cumulative counts at one moment, and how many connections were open then.
 #[derive(Clone, Debug)]
 struct Sums {
     at: Instant,
     commands: u64,
+    gets: u64,
+    sets: u64,
     get_hits: u64,
     get_misses: u64,
+    evictions: u64,
     received_bytes: u64,
     sent_bytes: u64,
+    cpu_seconds: f64,
+    connections: u64,
     durations: Buckets,
 }
 
@@ -30,47 +43,120 @@ struct Sums {
 #[derive(Clone, Debug, PartialEq)]
 struct Point {
     commands_per_second: f64,
+    gets_per_second: f64,
+    sets_per_second: f64,
+    /// All commands but gets and sets.
+    others_per_second: f64,
+    evictions_per_second: f64,
     received_bytes_per_second: f64,
     sent_bytes_per_second: f64,
+    /// Cores that were busy on average.
+    cpu_cores: f64,
+    /// Connections that were open at the end.
+    connections: f64,
     hit_ratio: Option<f64>,
     p50_us: Option<f64>,
     p99_us: Option<f64>,
 }
 
-/// The last minutes, one point a second, in bounded memory.
-#[derive(Default)]
-pub struct History {
+/// The columns of a history, by their names in JSON.
+type Column = (&'static str, fn(&Point) -> Option<f64>);
+const COLUMNS: [Column; 12] = [
+    ("commands_per_second", |point| Some(point.commands_per_second)),
+    ("gets_per_second", |point| Some(point.gets_per_second)),
+    ("sets_per_second", |point| Some(point.sets_per_second)),
+    ("others_per_second", |point| Some(point.others_per_second)),
+    ("evictions_per_second", |point| Some(point.evictions_per_second)),
+    ("received_bytes_per_second", |point| Some(point.received_bytes_per_second)),
+    ("sent_bytes_per_second", |point| Some(point.sent_bytes_per_second)),
+    ("cpu_cores", |point| Some(point.cpu_cores)),
+    ("connections", |point| Some(point.connections)),
+    ("hit_ratio", |point| point.hit_ratio),
+    ("p50_us", |point| point.p50_us),
+    ("p99_us", |point| point.p99_us),
+];
+
+/// The last points of one length.
+struct Points {
+    capacity: usize,
+    /// Calls of [`Points::record`] for one point, and so its seconds.
+    calls_per_point: usize,
+    /// Calls since `before`.
+    calls: usize,
     before: Option<Sums>,
     points: VecDeque<Point>,
 }
 
-impl History {
-    /// Adds a point for the time since the last call.
-    pub fn record<S: Store>(&mut self, state: &ServerState<S>) {
-        let sums = Sums::take(state);
+impl Points {
+    const fn new(capacity: usize, calls_per_point: usize) -> Self {
+        Self { capacity, calls_per_point, calls: 0, before: None, points: VecDeque::new() }
+    }
+
+    fn record(&mut self, sums: &Sums) {
+        self.calls += 1;
+        if self.calls < self.calls_per_point && self.before.is_some() {
+            return;
+        }
+        self.calls = 0;
         if let Some(before) = &self.before {
-            if self.points.len() == CAPACITY {
+            if self.points.len() == self.capacity {
                 self.points.pop_front();
             }
             self.points.push_back(sums.since(before));
         }
-        self.before = Some(sums);
+        self.before = Some(sums.clone());
     }
 
-    /// The points as JSON, one array for each column, oldest first.
-    pub fn to_json(&self) -> Value {
-        let column = |of: fn(&Point) -> Option<f64>| -> Value {
-            self.points.iter().map(|point| of(point).map(rounded)).collect()
-        };
-        json!({
-            "capacity": CAPACITY,
-            "commands_per_second": column(|point| Some(point.commands_per_second)),
-            "received_bytes_per_second": column(|point| Some(point.received_bytes_per_second)),
-            "sent_bytes_per_second": column(|point| Some(point.sent_bytes_per_second)),
-            "hit_ratio": column(|point| point.hit_ratio),
-            "p50_us": column(|point| point.p50_us),
-            "p99_us": column(|point| point.p99_us),
-        })
+    fn to_json(&self) -> Value {
+        let mut json = json!({
+            "capacity": self.capacity,
+            "seconds_per_point": self.calls_per_point,
+        });
+        for (name, of) in COLUMNS {
+            json[name] = self.points.iter().map(|point| of(point).map(rounded)).collect();
+        }
+        json
+    }
+}
+
+/// The last minutes, one point a second, and the last day, one point a minute.
+pub struct History {
+    minutes: Points,
+    day: Points,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self { minutes: Points::new(SECONDS, 1), day: Points::new(MINUTES, SECONDS_PER_MINUTE) }
+    }
+}
+
+impl History {
+    /// Adds a point for the time since the last call, which was a second ago, and one for the last
+    /// minute if it is over.
+    pub fn record<S: Store>(&mut self, state: &ServerState<S>) {
+        let sums = Sums::take(state);
+        self.minutes.record(&sums);
+        self.day.record(&sums);
+    }
+
+    /// The requests a second over the seconds for which hot keys are counted; None before the first
+    /// is over.
+    pub fn recent_rate(&self) -> Option<f64> {
+        let recent = self.minutes.points.iter().rev().take(amalgam_sketch::SECONDS);
+        let count = recent.len();
+        let sum: f64 = recent.map(|point| point.commands_per_second).sum();
+        (count > 0).then(|| sum / count as f64)
+    }
+
+    /// The last minutes as JSON, one array for each column, oldest first.
+    pub fn minutes(&self) -> Value {
+        self.minutes.to_json()
+    }
+
+    /// The last day as JSON, one array for each column, oldest first.
+    pub fn day(&self) -> Value {
+        self.day.to_json()
     }
 }
 
@@ -82,6 +168,7 @@ fn rounded(value: f64) -> f64 {
 impl Sums {
     fn take<S: Store>(state: &ServerState<S>) -> Self {
         let counts = state.counters.totals();
+        let (user, system) = cpu_seconds();
         let mut histograms = <[Histogram; COMMANDS.len()]>::default();
         state.latencies.iter().for_each(|worker| worker.add_to(&mut histograms));
         let mut durations = Buckets::default();
@@ -93,10 +180,15 @@ impl Sums {
         Self {
             at: Instant::now(),
             commands: counts.commands(),
+            gets: counts.cmd_get,
+            sets: counts.cmd_set,
             get_hits: counts.get_hits,
             get_misses: counts.get_misses,
+            evictions: state.index.statistics().evictions,
             received_bytes: counts.bytes_read,
             sent_bytes: counts.bytes_written,
+            cpu_seconds: user + system,
+            connections: state.counters.connections(),
             durations,
         }
     }
@@ -112,8 +204,15 @@ impl Sums {
             *count = count.saturating_sub(*then);
         }
         let quantile_us = |part| quantile_ns(&durations, part).map(|duration| duration / 1e3);
+        let others = |sums: &Self| sums.commands.saturating_sub(sums.gets + sums.sets);
         Point {
             commands_per_second: per_second(self.commands, before.commands),
+            gets_per_second: per_second(self.gets, before.gets),
+            sets_per_second: per_second(self.sets, before.sets),
+            others_per_second: per_second(others(self), others(before)),
+            evictions_per_second: per_second(self.evictions, before.evictions),
+            cpu_cores: (self.cpu_seconds - before.cpu_seconds).max(0.0) / seconds,
+            connections: self.connections as f64,
             received_bytes_per_second: per_second(self.received_bytes, before.received_bytes),
             sent_bytes_per_second: per_second(self.sent_bytes, before.sent_bytes),
             hit_ratio: (gets > 0).then(|| hits as f64 / gets as f64),
@@ -152,10 +251,15 @@ mod tests {
         Sums {
             at,
             commands: 0,
+            gets: 0,
+            sets: 0,
             get_hits: 0,
             get_misses: 0,
+            evictions: 0,
             received_bytes: 0,
             sent_bytes: 0,
+            cpu_seconds: 0.0,
+            connections: 0,
             durations: Buckets::default(),
         }
     }
@@ -164,11 +268,16 @@ mod tests {
     fn a_point_holds_rates_between_two_moments() {
         let before = sums(Instant::now());
         let mut after = sums(before.at + Duration::from_secs(2));
-        after.commands = 100;
+        (after.commands, after.gets, after.sets) = (100, 40, 20);
+        (after.evictions, after.connections, after.cpu_seconds) = (6, 9, 3.0);
         (after.get_hits, after.get_misses) = (30, 10);
         after.durations[1] = 10;
         let point = after.since(&before);
         assert_eq!(point.commands_per_second, 50.0);
+        assert_eq!([point.gets_per_second, point.sets_per_second], [20.0, 10.0]);
+        assert_eq!(point.others_per_second, 20.0);
+        assert_eq!([point.evictions_per_second, point.cpu_cores], [3.0, 1.5]);
+        assert_eq!(point.connections, 9.0);
         assert_eq!(point.hit_ratio, Some(0.75));
         assert_eq!(point.p50_us, Some(7.5));
         let nothing = after.since(&after);
@@ -186,11 +295,25 @@ mod tests {
 
     #[test]
     fn missing_values_are_null() {
-        let point = sums(Instant::now()).since(&sums(Instant::now()));
         let mut history = History::default();
-        history.points.extend(std::iter::repeat_n(point, 3));
-        let json = history.to_json();
+        (0..4).for_each(|_| history.minutes.record(&sums(Instant::now())));
+        let json = history.minutes();
         assert_eq!(json["hit_ratio"], json!([null, null, null]));
         assert_eq!(json["commands_per_second"], json!([0.0, 0.0, 0.0]));
+        assert_eq!(json["seconds_per_point"], json!(1));
+    }
+
+    #[test]
+    fn a_point_of_the_day_covers_its_minute_and_the_oldest_go() {
+        let mut day = Points::new(3, SECONDS_PER_MINUTE);
+        let mut now = sums(Instant::now());
+        for second in 0..=5 * SECONDS_PER_MINUTE {
+            day.record(&now);
+            now.at += Duration::from_secs(1);
+            // A command a second in the first minute, two in the second, and so on.
+            now.commands += 1 + (second / SECONDS_PER_MINUTE) as u64;
+        }
+        let rates: Vec<f64> = day.points.iter().map(|point| point.commands_per_second).collect();
+        assert_eq!(rates, [3.0, 4.0, 5.0]);
     }
 }

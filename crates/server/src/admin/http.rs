@@ -12,6 +12,8 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
+use amalgam_protocol::decode_base64;
+
 /// The longest head of a request.
 const MAX_HEAD_BYTES: usize = 8 << 10;
 
@@ -23,6 +25,12 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the bytes behind a request are read and discarded, at most.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The scheme of an Authorization header with a user and a password.
+const BASIC: &[u8] = b"Basic ";
+
+/// The status of the response that asks for a user and a password.
+pub const UNAUTHORIZED: &str = "401 Unauthorized";
 
 /// How often a waiting read or write checks whether the server shuts down.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -39,6 +47,9 @@ pub struct Request {
     pub path: String,
     /// The Host header without its port; None if there is none.
     pub host: Option<String>,
+    /// The user and the password of a Basic Authorization header; None if there is none, or
+    /// another.
+    pub credentials: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// A response.
@@ -131,7 +142,22 @@ pub fn parse(head: &[u8]) -> Option<Result<Request, Response>> {
     let path = target.split(['?', '#']).next().unwrap_or("/").to_owned();
     let host = request.headers.iter().find(|field| field.name.eq_ignore_ascii_case("host"));
     let host = host.map(|field| without_port(&String::from_utf8_lossy(field.value)).to_owned());
-    Some(Ok(Request { is_head, path, host }))
+    let is_authorization = |name: &str| name.eq_ignore_ascii_case("authorization");
+    let authorization = request.headers.iter().find(|field| is_authorization(field.name));
+    let credentials = authorization.and_then(|field| basic_credentials(field.value));
+    Some(Ok(Request { is_head, path, host, credentials }))
+}
+
+/// The user and the password in the value of an Authorization header (RFC 7617).
+fn basic_credentials(value: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let (scheme, rest) = value.split_at_checked(BASIC.len())?;
+    if !scheme.eq_ignore_ascii_case(BASIC) {
+        return None;
+    }
+    let mut decoded = vec![0; rest.len()];
+    let length = decode_base64(rest.trim_ascii(), &mut decoded)?;
+    let colon = decoded[..length].iter().position(|byte| *byte == b':')?;
+    Some((decoded[..colon].to_vec(), decoded[colon + 1..length].to_vec()))
 }
 
 fn without_port(host: &str) -> &str {
@@ -162,8 +188,12 @@ pub fn respond(
     is_ending: impl Fn() -> bool,
 ) -> io::Result<()> {
     let Response { status, content_type, body } = response;
+    let challenge = match *status {
+        UNAUTHORIZED => "WWW-Authenticate: Basic realm=\"amalgam\", charset=\"UTF-8\"\r\n",
+        _ => "",
+    };
     let mut bytes = format!(
-        "HTTP/1.1 {status}\r\n\
+        "HTTP/1.1 {status}\r\n{challenge}\
          Content-Type: {content_type}\r\n\
          Content-Length: {}\r\n\
          Connection: close\r\n\
@@ -228,6 +258,19 @@ mod tests {
         assert_eq!(asked.host.as_deref(), Some("::1"));
         assert!(request("HEAD / HTTP/1.0\r\n\r\n").is_head);
         assert_eq!(parse(b"GET / HTTP/1.1\r\nHost: a"), None);
+    }
+
+    #[test]
+    fn users_and_passwords_are_read() {
+        let credentials = |value: &str| {
+            request(&format!("GET / HTTP/1.1\r\nauthorization: {value}\r\n\r\n")).credentials
+        };
+        let ann = Some((b"ann".to_vec(), b"a:b".to_vec()));
+        assert_eq!(credentials("Basic YW5uOmE6Yg=="), ann);
+        assert_eq!(credentials("basic   YW5uOmE6Yg=="), ann);
+        for value in ["Bearer YW5uOmE6Yg==", "Basic", "Basic YW5u", "Basic !", "Basic YW5uOm"] {
+            assert_eq!(credentials(value), None, "{value}");
+        }
     }
 
     #[test]

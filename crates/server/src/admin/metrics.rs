@@ -73,6 +73,12 @@ fn process(text: &mut MetricsText, snapshot: &Snapshot) {
     text.counter("process_cpu_seconds_total", "CPU time of the process.", cpu);
     let resident = snapshot.resident_bytes;
     text.gauge("process_resident_memory_bytes", "Resident memory of the process.", resident);
+    if let Some(open) = snapshot.open_files {
+        text.gauge("process_open_fds", "Open file descriptors of the process.", open);
+    }
+    if let Some(most) = snapshot.max_files {
+        text.gauge("process_max_fds", "Limit of open file descriptors of the process.", most);
+    }
     text.gauge("amalgam_threads", "Worker threads.", snapshot.threads);
 }
 

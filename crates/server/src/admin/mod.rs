@@ -4,8 +4,10 @@
 //! Invariants:
 //! 1. It runs on its own threads, reads what workers publish, and holds a lock that a worker may
 //!    wait for only as long as it takes to copy the locked data.
-//! 2. It changes nothing: only GET and HEAD are allowed.
-//! 3. A client can occupy one of [`MAX_CONNECTIONS`] threads for a few seconds at most, and gives
+//! 2. If there is a file of users, all but the health is told only to these; a wrong password is
+//!    answered after a pause.
+//! 3. It changes nothing: only GET and HEAD are allowed.
+//! 4. A client can occupy one of [`MAX_CONNECTIONS`] threads for a few seconds at most, and gives
 //!    way to new ones while its request is not complete.
 
 mod history;
@@ -46,6 +48,12 @@ const CROWDED_DELAY: Duration = Duration::from_millis(5);
 /// The pause after the system refused a connection or a thread.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
+/// The pause before a wrong password is answered, so that guessing takes time.
+const WRONG_PASSWORD_DELAY: Duration = Duration::from_secs(1);
+
+/// How often a pause checks whether the server shuts down.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
 /// The interval of the history.
 const TICK: Duration = Duration::from_secs(1);
 
@@ -65,6 +73,29 @@ struct Client {
     socket: TcpStream,
     /// Whether its request has arrived and is being answered.
     is_answered: AtomicBool,
+}
+
+/// Whether a request may be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Granted,
+    /// A user and password are needed.
+    Missing,
+    /// The user or the password is wrong.
+    Wrong,
+}
+
+impl Access {
+    /// Probes of the health need no password, so that an orchestrator needs none.
+    fn of<S: Store>(request: &Request, state: &ServerState<S>) -> Self {
+        let Some(users) = &state.admin_users else { return Self::Granted };
+        match &request.credentials {
+            _ if matches!(request.path.as_str(), "/healthz" | "/readyz") => Self::Granted,
+            None => Self::Missing,
+            Some((user, password)) if users.verify(user, password) => Self::Granted,
+            Some(_) => Self::Wrong,
+        }
+    }
 }
 
 /// The connections that are being served, the oldest first.
@@ -222,6 +253,11 @@ impl Admin {
     ) -> io::Result<()> {
         stream.set_nonblocking(false)?;
         let result = http::read_request(&mut stream, || self.is_ending())?;
+        if let Ok(request) = &result
+            && Access::of(request, state) == Access::Wrong
+        {
+            self.pause(WRONG_PASSWORD_DELAY);
+        }
         client.is_answered.store(true, Ordering::Relaxed);
         let (response, is_head) = match result {
             Err(response) => (response, false),
@@ -229,12 +265,24 @@ impl Admin {
                 let line = "the Host header must be the address of this machine, or localhost";
                 (Response::line("403 Forbidden", line), request.is_head)
             }
+            Ok(request) if Access::of(&request, state) != Access::Granted => {
+                let line = "a user and password of --admin-auth-file are required";
+                (Response::line(http::UNAUTHORIZED, line), request.is_head)
+            }
             Ok(request) => (self.route(&request.path, state), request.is_head),
         };
         http::respond(&mut stream, &response, is_head, || self.is_ending())?;
         client.is_answered.store(false, Ordering::Relaxed);
         http::drain(&mut stream, || self.is_ending());
         Ok(())
+    }
+
+    /// Waits, but not for a server that shuts down.
+    fn pause(&self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end && !self.is_ending() {
+            thread::sleep(POLL_INTERVAL);
+        }
     }
 
     /// Protects a loopback address, which has no password, from DNS rebinding: a request under a
@@ -255,7 +303,8 @@ impl Admin {
                 Response::ok(metrics::CONTENT_TYPE, metrics::render(&Snapshot::take(state)))
             }
             "/api/status" => Response::json(&status::all(state, &self.history())),
-            "/api/hotkeys" => Response::json(&status::hot_keys(state)),
+            "/api/history" => Response::json(&self.history().day()),
+            "/api/hotkeys" => Response::json(&status::hot_keys(state, &self.history())),
             "/healthz" => Response::line("200 OK", "alive"),
             "/readyz" if state.is_stopping() => {
                 Response::line("503 Service Unavailable", "the server is shutting down")

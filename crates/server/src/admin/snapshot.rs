@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use amalgam_index::{Statistics, Store};
+use rustix::process::{Resource, getrlimit};
 
 use crate::metrics::counters::Counts;
 use crate::metrics::latency::{COMMANDS, Histogram};
@@ -24,6 +25,10 @@ pub struct Snapshot {
     pub cpu_seconds: f64,
     /// Resident memory of the process in bytes.
     pub resident_bytes: u64,
+    /// Open file descriptors of the process, sockets included; None if the system does not say.
+    pub open_files: Option<u64>,
+    /// The limit of open file descriptors; None if there is none.
+    pub max_files: Option<u64>,
     /// Worker threads.
     pub threads: usize,
     /// The workers' counts since the start; unlike in `stats`, a reset does not affect them.
@@ -62,6 +67,8 @@ impl Snapshot {
             start_unix_seconds: state.clock.unix_seconds() - i64::from(uptime_seconds),
             cpu_seconds: user + system,
             resident_bytes: resident_bytes().unwrap_or(0),
+            open_files: open_files(),
+            max_files: getrlimit(Resource::Nofile).current,
             threads: state.settings.threads,
             counts: state.counters.totals(),
             connections: state.counters.connections(),
@@ -83,6 +90,11 @@ impl Snapshot {
             slots => self.index.items as f64 / slots as f64,
         }
     }
+}
+
+/// Counts the entries of `/proc/self/fd` but the one that reading it opens.
+fn open_files() -> Option<u64> {
+    Some((std::fs::read_dir("/proc/self/fd").ok()?.count() as u64).saturating_sub(1))
 }
 
 fn resident_bytes() -> Option<u64> {

@@ -11,15 +11,21 @@ use crate::state::server_state::ServerState;
 use crate::uri::uri_encoded;
 
 /// The hot keys, hottest first; null if keys may not be listed. Keys are arbitrary bytes, so they
-/// are percent-encoded.
-pub fn hot_keys<S: Store>(state: &ServerState<S>) -> Value {
+/// are percent-encoded. The requests a second follow from the share, so its error is theirs too.
+pub fn hot_keys<S: Store>(state: &ServerState<S>, history: &History) -> Value {
     if !state.settings.allows_dump {
         return Value::Null;
     }
     let hottest = state.hot_keys.hottest(state.clock.seconds());
-    let rows = hottest
-        .iter()
-        .map(|hot| json!({ "key": uri_encoded(&hot.key), "share": hot.share, "error": hot.error }));
+    let rate = history.recent_rate();
+    let rows = hottest.iter().map(|hot| {
+        json!({
+            "key": uri_encoded(&hot.key),
+            "share": hot.share,
+            "error": hot.error,
+            "requests_per_second": rate.map(|rate| (rate * hot.share).round()),
+        })
+    });
     rows.collect()
 }
 
@@ -27,8 +33,8 @@ pub fn hot_keys<S: Store>(state: &ServerState<S>) -> Value {
 pub fn all<S: Store>(state: &ServerState<S>, history: &History) -> Value {
     let mut status = of_snapshot(&Snapshot::take(state));
     status.insert("is_stopping".into(), state.is_stopping().into());
-    status.insert("hot_keys".into(), hot_keys(state));
-    status.insert("history".into(), history.to_json());
+    status.insert("hot_keys".into(), hot_keys(state, history));
+    status.insert("history".into(), history.minutes());
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |past| past.as_millis());
     status.insert("unix_ms".into(), json!(now as u64));
     status.into()

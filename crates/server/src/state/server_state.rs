@@ -46,6 +46,8 @@ pub struct ServerState<S> {
     pub engine_controls: Option<EngineControls<S>>,
     /// The users; None if clients need not authenticate.
     pub users: Option<Users>,
+    /// The users of the admin address; None if it asks for no password.
+    pub admin_users: Option<Users>,
     /// Certificates and keys; None if no connection is secured.
     pub tls: Option<ServerTls>,
     /// The time, and the flush generation.
@@ -135,6 +137,7 @@ impl<S: Store> ServerState<S> {
             ..Limits::default()
         };
         let users = settings.users_file.as_deref().map(Users::load).transpose()?;
+        let admin_users = settings.admin_users_file.as_deref().map(Users::load).transpose()?;
         let tls = match settings.tls.clone() {
             None => None,
             Some(tls) => Some(ServerTls::open(tls, clock.seconds()).map_err(io::Error::other)?),
@@ -144,6 +147,7 @@ impl<S: Store> ServerState<S> {
             index,
             engine_controls,
             users,
+            admin_users,
             tls,
             clock,
             listeners,

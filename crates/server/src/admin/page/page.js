@@ -3,6 +3,8 @@
 "use strict";
 
 const PERIOD_MS = 1000;
+// The day's history has a new point once a minute.
+const DAY_PERIOD_MS = 20000;
 const byId = (id) => document.getElementById(id);
 const svg = (name) => document.createElementNS("http://www.w3.org/2000/svg", name);
 
@@ -43,11 +45,14 @@ function since(seconds) {
   return minutes > 0 ? `${minutes} min` : `${seconds} s`;
 }
 
-// ---- charts of the last minutes
+// ---- charts of the last minutes or the last day
 
 const charts = [
-  { id: "throughput", title: "Requests a second", area: true, text: short,
-    lines: [{ column: "commands_per_second", name: "requests a second" }] },
+  { id: "throughput", title: "Requests a second by kind", area: true, text: short,
+    lines: [{ column: "commands_per_second", name: "all" },
+            { column: "gets_per_second", name: "get" },
+            { column: "sets_per_second", name: "set" },
+            { column: "others_per_second", name: "other" }] },
   { id: "latency", title: "Latency", isLogarithmic: true, text: duration,
     lines: [{ column: "p50_us", name: "median" }, { column: "p99_us", name: "99 %" }] },
   { id: "ratio", title: "Hit ratio", most: 1, area: true, text: (x) => percent(x, 0),
@@ -55,7 +60,20 @@ const charts = [
   { id: "network", title: "Network", base: 2, text: (x) => x === null ? "–" : bytes(x) + "/s",
     lines: [{ column: "sent_bytes_per_second", name: "sent" },
             { column: "received_bytes_per_second", name: "received" }] },
+  { id: "evicting", title: "Evictions a second", area: true, text: short,
+    lines: [{ column: "evictions_per_second", name: "evictions a second" }] },
+  { id: "processor", title: "Processor", area: true, text: (x) => percent(x, 0),
+    lines: [{ column: "cpu_cores", name: "of one core" }] },
+  { id: "clients", title: "Connections", area: true, text: short,
+    lines: [{ column: "connections", name: "open" }] },
 ];
+
+// The ranges that the charts can show, with the labels of the time axis in points before the end.
+const ranges = {
+  minutes: { marks: [1, 2, 3, 4, 5].map((minutes) => [60 * minutes, `−${minutes} min`]) },
+  day: { marks: [6, 12, 18, 24].map((hours) => [60 * hours, `−${hours} h`]) },
+};
+let range = "minutes";
 
 // The smallest round number that is at least `number`.
 function roundUp(number, base) {
@@ -108,11 +126,11 @@ function draw(chart, history) {
     const label = element("text", { x: left - 8, y: at + 4, "text-anchor": "end" }, root);
     label.textContent = chart.text(tick);
   }
-  for (const minutes of [1, 2, 3, 4, 5]) {
-    const place = shown - 1 - minutes * 60;
+  for (const [points, text] of ranges[range].marks) {
+    const place = shown - 1 - points;
     if (x(place) < left - 1) continue;
     const label = element("text", { x: x(place), y: height - 4, "text-anchor": "middle" }, root);
-    label.textContent = `−${minutes} min`;
+    label.textContent = text;
   }
   columns.forEach((column, number) => {
     let path = "";
@@ -121,26 +139,26 @@ function draw(chart, history) {
       const isStart = place === 0 || column[place - 1] === null;
       path += `${isStart ? "M" : "L"}${x(place).toFixed(1)} ${y(value).toFixed(1)}`;
     });
-    if (chart.area && !column.includes(null) && shown > 1) {
+    if (chart.area && number === 0 && !column.includes(null) && shown > 1) {
       const ground = height - bottom;
       const end = `L${x(shown - 1)} ${ground}L${x(0)} ${ground}Z`;
       element("path", { class: "area", d: path + end }, root);
     }
-    element("path", { class: ["one", "two"][number], d: path }, root);
+    element("path", { class: ["one", "two", "three", "four"][number], d: path }, root);
   });
   const place = chart.cursor === undefined ? shown - 1 : Math.min(chart.cursor, shown - 1);
   if (chart.cursor !== undefined && shown > 0) {
     const at = x(place);
     element("line", { class: "cursor", x1: at, x2: at, y1: top, y2: height - bottom }, root);
   }
-  readout(chart, columns, place, shown);
+  readout(chart, columns, place, (shown - 1 - place) * history.seconds_per_point);
   chart.place = (pixels) => {
     const step = (width - left - right) / (count - 1);
     return Math.max(0, Math.min(shown - 1, Math.round((pixels - left) / step) - count + shown));
   };
 }
 
-function readout(chart, columns, place, shown) {
+function readout(chart, columns, place, secondsAgo) {
   const target = byId(chart.id + "-readout");
   target.replaceChildren();
   const words = chart.lines.map((line, number) => {
@@ -155,15 +173,25 @@ function readout(chart, columns, place, shown) {
   });
   if (chart.cursor !== undefined) {
     const ago = document.createElement("span");
-    ago.textContent = `${shown - 1 - place} s ago`;
+    ago.textContent = `${since(secondsAgo)} ago`;
     target.append(ago);
   }
   byId(chart.id).setAttribute("aria-label", `${chart.title}: ${words.join(", ")}`);
 }
 
+// The history of the range that is shown; null before it was fetched.
+function shownHistory() {
+  return range === "day" ? day : last && last.history;
+}
+
+function drawAll(some) {
+  const history = shownHistory();
+  if (history) some.forEach((chart) => draw(chart, history));
+}
+
 for (const chart of charts) {
   const root = byId(chart.id);
-  const move = (cursor) => { chart.cursor = cursor; if (last) draw(chart, last.history); };
+  const move = (cursor) => { chart.cursor = cursor; drawAll([chart]); };
   root.addEventListener("pointermove", (event) => {
     if (chart.place) move(chart.place(event.clientX - root.getBoundingClientRect().left));
   });
@@ -171,9 +199,9 @@ for (const chart of charts) {
   root.addEventListener("blur", () => move(undefined));
   root.addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (step === undefined || !last) return;
+    if (step === undefined || !shownHistory()) return;
     event.preventDefault();
-    const end = last.history.p50_us.length - 1;
+    const end = shownHistory().p50_us.length - 1;
     move(Math.max(0, Math.min(end, (chart.cursor ?? end) + step * (event.shiftKey ? 10 : 1))));
   });
 }
@@ -225,6 +253,7 @@ function hotKeys(keys) {
     fill(key, hot.share / most);
     cell(row, percent(hot.share, 2), "number");
     cell(row, percent(hot.error, 2), "number");
+    cell(row, short(hot.requests_per_second), "number");
   }
 }
 
@@ -297,7 +326,7 @@ function memory(status) {
   }
 }
 
-function tiles(status, before) {
+function tiles(status) {
   const history = status.history;
   byId("rate").textContent = short(latest(history.commands_per_second));
   byId("hits").textContent = percent(latest(history.hit_ratio));
@@ -305,17 +334,14 @@ function tiles(status, before) {
   byId("p50").textContent = duration(latest(history.p50_us));
   byId("p99").textContent = duration(latest(history.p99_us));
   byId("items").textContent = short(status.index.items);
-  byId("evictions").textContent = `${short(status.index.evictions)} evicted`;
+  byId("evictions").textContent = `${short(latest(history.evictions_per_second))} evictions a second`;
   byId("memory").textContent = bytes(status.memory.used);
   byId("limit").textContent = `of ${bytes(status.memory.limit)}`;
   byId("connections").textContent = short(status.connections.open);
   byId("connection-limit").textContent = `of ${short(status.connections.limit)}`
     + (status.connections.rejected ? `, ${short(status.connections.rejected)} rejected` : "");
   byId("threads").textContent = `of ${100 * status.threads} %`;
-  if (before && status.unix_ms > before.unix_ms) {
-    const cpu = status.cpu_seconds - before.cpu_seconds;
-    byId("cpu").textContent = percent(cpu / (status.unix_ms - before.unix_ms) * 1000, 0);
-  }
+  byId("cpu").textContent = percent(latest(history.cpu_cores), 0);
   byId("about").textContent =
     `${status.engine} · version ${status.version} · up ${since(status.uptime_seconds)}`;
   document.title = `${short(latest(history.commands_per_second))}/s · Amalgam`;
@@ -323,13 +349,16 @@ function tiles(status, before) {
 
 // ---- the loop
 
+// The last status, the last day's history and the time when it was fetched.
 let last = null;
+let day = null;
+let dayTime = -Infinity;
 let isPaused = false;
 
 function show(status) {
-  tiles(status, last);
+  tiles(status);
   last = status;
-  charts.forEach((chart) => draw(chart, status.history));
+  drawAll(charts);
   hotKeys(status.hot_keys);
   engine(status);
   memory(status);
@@ -341,13 +370,21 @@ function showState(text, isBad) {
   state.classList.toggle("bad", isBad);
 }
 
+async function fetched(path) {
+  const answer = await fetch(path, { signal: AbortSignal.timeout(5000) });
+  if (!answer.ok) throw new Error(answer.status);
+  return answer.json();
+}
+
 async function tick() {
   const start = performance.now();
   if (!isPaused && !document.hidden) {
     try {
-      const answer = await fetch("/api/status", { signal: AbortSignal.timeout(5000) });
-      if (!answer.ok) throw new Error(answer.status);
-      show(await answer.json());
+      if (range === "day" && start - dayTime >= DAY_PERIOD_MS) {
+        day = await fetched("/api/history");
+        dayTime = start;
+      }
+      show(await fetched("/api/status"));
       showState(last.is_stopping ? "shutting down" : "live", last.is_stopping);
     } catch {
       showState("the server does not answer", true);
@@ -363,6 +400,20 @@ function pause() {
   if (isPaused) showState("paused", false);
 }
 
+async function otherRange() {
+  range = range === "day" ? "minutes" : "day";
+  byId("range").textContent = range === "day" ? "Last minutes" : "Last day";
+  charts.forEach((chart) => { chart.cursor = undefined; });
+  if (range === "day" && !day) {
+    try {
+      day = await fetched("/api/history");
+    } catch {
+      showState("the server does not answer", true);
+    }
+  }
+  drawAll(charts);
+}
+
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
   byId("theme").textContent = theme === "dark" ? "Light" : "Dark";
@@ -376,13 +427,15 @@ const system = matchMedia("(prefers-color-scheme: dark)");
 setTheme(system.matches ? "dark" : "light");
 system.addEventListener("change", () => setTheme(system.matches ? "dark" : "light"));
 byId("pause").addEventListener("click", pause);
+byId("range").addEventListener("click", otherRange);
 byId("theme").addEventListener("click", otherTheme);
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "p") pause();
+  if (event.key === "d") otherRange();
   if (event.key === "t") otherTheme();
 });
 addEventListener("resize", () => {
-  if (last) charts.forEach((chart) => draw(chart, last.history));
+  drawAll(charts);
 });
 tick();
