@@ -30,7 +30,7 @@ FAULTS = [
     ("compare_unit", {}, "compare_unit", "(is_head ? is_tagged[Place] : match_q[i])",
      "(!is_head || is_tagged[Place])"),
     # Takes an entry when it is full.
-    ("fifo", {"Depth": 5}, "fifo", "assign ready_o = level_q != LevelWidth'(Depth);",
+    ("fifo", {"Depth": 5}, "fifo", "assign ready_o = !is_full_q;",
      "assign ready_o = 1'b1;"),
     # Its output forgets to wait.
     ("fifo", {"InBlock": 1}, "fifo", "if (is_moved) data_o", "if (has_fetched_q) data_o"),

@@ -27,9 +27,10 @@ module fifo #(
   logic [Width-1:0]        store [Depth];
   logic [PointerWidth-1:0] read_q, write_q;
   logic [LevelWidth-1:0]   level_q;
+  logic                    is_full_q, has_entry_q;   // what the level says, without a comparison
   logic                    push, pop;
 
-  assign ready_o = level_q != LevelWidth'(Depth);
+  assign ready_o = !is_full_q;
   assign level_o = level_q;
   assign push    = valid_i && ready_o;
 
@@ -37,7 +38,7 @@ module fifo #(
     logic [Width-1:0] fetched_q;
     logic has_fetched_q, is_moved;
     assign is_moved = has_fetched_q && (!valid_o || ready_i);
-    assign pop      = level_q != '0 && (!has_fetched_q || is_moved);
+    assign pop      = has_entry_q && (!has_fetched_q || is_moved);
     always_ff @(posedge clk_i) begin
       if (pop) fetched_q <= store[read_q];
       if (is_moved) data_o <= fetched_q;
@@ -52,7 +53,7 @@ module fifo #(
       end
     end
   end else begin : gen_direct
-    assign valid_o = level_q != '0;
+    assign valid_o = has_entry_q;
     assign data_o  = store[read_q];
     assign pop     = valid_o && ready_i;
   end
@@ -63,10 +64,14 @@ module fifo #(
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
-      read_q  <= '0;
-      write_q <= '0;
-      level_q <= '0;
+      read_q      <= '0;
+      write_q     <= '0;
+      level_q     <= '0;
+      is_full_q   <= 1'b0;
+      has_entry_q <= 1'b0;
     end else begin
+      is_full_q   <= !pop && (is_full_q || (push && level_q == LevelWidth'(Depth - 1)));
+      has_entry_q <= push || (has_entry_q && !(pop && level_q == LevelWidth'(1)));
       if (push) write_q <= write_q == Last ? '0 : write_q + 1'b1;
       if (pop) read_q <= read_q == Last ? '0 : read_q + 1'b1;
       if (push && !pop) level_q <= level_q + 1'b1;
@@ -126,6 +131,8 @@ module fifo #(
   always_comb begin
     if (rst_ni) begin
       assert (level_q <= LevelWidth'(Depth));
+      assert (is_full_q == (level_q == LevelWidth'(Depth)));
+      assert (has_entry_q == (level_q != '0));
       assert (read_q <= Last);
       assert (write_q <= Last);
       assert (f_after((LevelWidth + 1)'(level_q)) == write_q);

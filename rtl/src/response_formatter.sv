@@ -82,14 +82,13 @@ module response_formatter
     .data_o({key_last, key}), .level_o()
   );
 
-  typedef enum logic [1:0] {StIdle, StHead, StBody} state_e;
-  state_e state_q;
+  logic is_head_q, is_body_q;   // neither while no answer is on its way
 
   // An answer begins when no copy is left over from the requests before it.
   logic [DropWidth-1:0] drops_q;    // oldest copies to be dropped
   logic                 has_drops_q;
   logic is_repeated, is_stored, is_version, is_left_over;
-  assign meta_ready_o = state_q == StIdle && has_client && !has_drops_q;
+  assign meta_ready_o = !is_head_q && !is_body_q && has_client && !has_drops_q;
   assign start        = meta_ready_o && meta_valid_i;
   assign is_repeated  = client.wants_key
                         && (meta_i.status == StatusOk || meta_i.status == StatusNotFound);
@@ -144,21 +143,23 @@ module response_formatter
     assign head[16*i+:16] = {here[7:0], here[15:8]};
   end
 
-  // The body's parts, one after the other: what is left of each. They go to the window through a
-  // queue, so that neither waits for the other within a cycle.
-  logic [7:0]  key_left_q;
-  logic [23:0] value_left_q;
-  logic        has_text_q, is_key, is_value, is_offered, is_dropping, is_dropped, is_end, part_room,
-               has_part, is_last_part, take_part;
+  // The body's parts, one after the other: whether each has a beat left, whether that is its last,
+  // the beats behind it and the bytes of the last. They go to the window through a queue, so that
+  // neither waits for the other within a cycle.
+  logic        is_key_q, is_key_last_q, has_value_q, is_value_last_q, has_text_q;
+  logic [4:0]  key_beats_q;
+  logic [20:0] value_beats_q;
+  logic [3:0]  key_tail_q, value_tail_q;
+  logic        is_value, is_offered, is_dropping, is_dropped, is_end, part_room, has_part,
+               is_last_part, take_part;
   logic [63:0] source, text, part;
   logic [3:0]  source_bytes, part_bytes;
 
-  assign is_key      = key_left_q != '0;
-  assign is_value    = !is_key && value_left_q != '0;
-  assign is_offered  = is_key ? has_key : has_text_q || (is_value && val_valid_i);
-  assign is_dropping = has_drops_q && !is_key;
+  assign is_value    = has_value_q && !is_key_q;
+  assign is_offered  = is_key_q ? has_key : has_text_q || (is_value && val_valid_i);
+  assign is_dropping = has_drops_q && !is_key_q;
   assign is_dropped  = is_dropping && has_key && key_last;
-  assign take_key    = is_dropping || (is_key && part_room);
+  assign take_key    = is_dropping || (is_key_q && part_room);
   assign val_ready_o = is_value && part_room;
 
   for (genvar i = 0; i < 8; i++) begin : gen_text
@@ -167,15 +168,16 @@ module response_formatter
   // Only an answer without key and value has a text.
   always_comb begin
     source       = val_i.data;
-    source_bytes = value_left_q >= 24'd8 ? 4'd8 : value_left_q[3:0];
-    is_end       = value_left_q <= 24'd8;
-    if (is_key) begin
+    source_bytes = is_value_last_q ? value_tail_q : 4'd8;
+    is_end       = is_value_last_q;
+    if (is_key_q) begin
       source       = key;
-      source_bytes = key_left_q >= 8'd8 ? 4'd8 : key_left_q[3:0];
-      is_end       = key_left_q <= 8'd8 && value_left_q == '0;
+      source_bytes = is_key_last_q ? key_tail_q : 4'd8;
+      is_end       = is_key_last_q && !has_value_q;
     end else if (has_text_q) begin
       source       = text;
       source_bytes = 4'(VersionBytes);
+      is_end       = 1'b1;
     end
   end
   fifo #(.Width(69), .Depth(2)) u_parts (
@@ -192,23 +194,22 @@ module response_formatter
   logic [63:0]  rotated;
   logic [24:0]  is_free;    // places from the window's end on
 
-  assign is_body_out = state_q == StBody && is_out;
+  assign is_body_out = is_body_q && is_out;
   assign take_part   = has_part && (is_body_out || count_q <= 5'd8);
   // A beat that leaves changes the upper two bits alone.
   assign count_next  = take_part ? count_q + 5'(part_bytes) : count_q;
-  assign rotated     = 64'({part, part} >> {4'd8 - 4'(count_q[2:0]), 3'b0});
+  assign rotated     = 64'(({part, part} << {count_q[2:0], 3'b0}) >> 64);
   for (genvar i = 0; i < 25; i++) begin : gen_free
     assign is_free[i] = count_q <= 5'(i);
   end
 
-  assign frame_valid_o = state_q == StHead
-      || (state_q == StBody && (count_q >= 5'd8 || is_all_in_q));
+  assign frame_valid_o = is_head_q || (is_body_q && (count_q >= 5'd8 || is_all_in_q));
   assign is_out        = frame_valid_o && frame_ready_i;
   always_comb begin
     frame_data_o = head;
     frame_keep_o = 8'hff;
     frame_last_o = 1'b0;
-    if (state_q == StBody) begin
+    if (is_body_q) begin
       frame_data_o = window_q[63:0];
       frame_last_o = is_all_in_q && count_q <= 5'd8;
       if (count_q < 5'd8) frame_keep_o = ~(8'hff << count_q[2:0]);
@@ -220,6 +221,8 @@ module response_formatter
       to_q         <= client;
       answer_q     <= meta_i;
       key_bytes_q  <= is_repeated ? client.klen : '0;
+      key_tail_q   <= {client.klen[2:0] == '0, client.klen[2:0]};
+      value_tail_q <= {meta_i.vlen[2:0] == '0, meta_i.vlen[2:0]};
       body_bytes_q <= (meta_i.hit ? meta_i.vlen + 24'd4 : '0)
                       + (is_repeated ? 24'(client.klen) : is_version ? 24'(VersionBytes) : '0);
       // No item has the CAS id 1: it only keeps clients that compare from writing without.
@@ -238,38 +241,55 @@ module response_formatter
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
-      state_q      <= StIdle;
-      beat_q       <= '0;
-      count_q      <= '0;
-      key_left_q   <= '0;
-      value_left_q <= '0;
-      has_text_q   <= 1'b0;
-      is_all_in_q  <= 1'b0;
-      drops_q      <= '0;
-      has_drops_q  <= 1'b0;
+      is_head_q       <= 1'b0;
+      is_body_q       <= 1'b0;
+      beat_q          <= '0;
+      count_q         <= '0;
+      is_key_q        <= 1'b0;
+      is_key_last_q   <= 1'b0;
+      key_beats_q     <= '0;
+      has_value_q     <= 1'b0;
+      is_value_last_q <= 1'b0;
+      value_beats_q   <= '0;
+      has_text_q      <= 1'b0;
+      is_all_in_q     <= 1'b0;
+      drops_q         <= '0;
+      has_drops_q     <= 1'b0;
     end else begin
       drops_q     <= drops_q + DropWidth'(is_left_over) - DropWidth'(is_dropped);
       has_drops_q <= is_left_over || (has_drops_q && !(is_dropped && drops_q == DropWidth'(1)));
       if (start) begin
-        state_q      <= StHead;
-        beat_q       <= '0;
-        count_q      <= meta_i.hit ? 5'd6 : 5'd2;
-        key_left_q   <= is_repeated ? client.klen : '0;
-        value_left_q <= meta_i.hit ? meta_i.vlen : '0;
-        has_text_q   <= is_version;
-        is_all_in_q  <= !is_repeated && !is_version && (!meta_i.hit || meta_i.vlen == '0);
+        is_head_q       <= 1'b1;
+        beat_q          <= '0;
+        count_q         <= meta_i.hit ? 5'd6 : 5'd2;
+        is_key_q        <= is_repeated && client.klen != '0;
+        is_key_last_q   <= client.klen <= 8'd8;
+        key_beats_q     <= 5'((client.klen - 8'd1) >> 3);
+        has_value_q     <= meta_i.hit && meta_i.vlen != '0;
+        is_value_last_q <= meta_i.vlen <= 24'd8;
+        value_beats_q   <= 21'((meta_i.vlen - 24'd1) >> 3);
+        has_text_q      <= is_version;
+        is_all_in_q     <= !is_repeated && !is_version && (!meta_i.hit || meta_i.vlen == '0);
       end else begin
         if (is_out) beat_q <= beat_q + 1'b1;
-        if (state_q == StHead && is_out && beat_q == (has_header_i ? 4'd8 : 4'd7)) begin
-          state_q <= StBody;
+        if (is_head_q && is_out && beat_q == (has_header_i ? 4'd8 : 4'd7)) begin
+          is_head_q <= 1'b0;
+          is_body_q <= 1'b1;
         end
-        if (is_body_out && frame_last_o) state_q <= StIdle;
+        if (is_body_out && frame_last_o) is_body_q <= 1'b0;
         count_q <= {count_next[4:3] - 2'(is_body_out), count_next[2:0]};
         if (take_part && is_last_part) is_all_in_q <= 1'b1;
         if (is_offered && part_room) begin
-          if (is_key) key_left_q <= key_left_q - 8'(source_bytes);
-          else if (is_value) value_left_q <= value_left_q - 24'(source_bytes);
-          has_text_q <= 1'b0;
+          if (is_key_q) begin
+            is_key_q      <= !is_key_last_q;
+            is_key_last_q <= key_beats_q == 5'd1;
+            key_beats_q   <= key_beats_q - 1'b1;
+          end else begin
+            has_value_q     <= has_value_q && !is_value_last_q;
+            is_value_last_q <= value_beats_q == 21'd1;
+            value_beats_q   <= value_beats_q - 1'b1;
+            has_text_q      <= 1'b0;
+          end
         end
       end
     end
