@@ -4,7 +4,8 @@
 // that does not fit is dropped whole, as is one that the MAC reports as broken; each is counted.
 // The checksums of IPv4 (without options) and UDP are summed as a frame arrives, by four lanes of
 // 16 bits each, and the verdict follows the last beat by four cycles. A frame is offered with its
-// verdict, so the parser knows it before the first byte.
+// verdict, so the parser knows it before the first byte. Beats are in block RAM with an extra
+// output register; the first two of a frame pass it while the verdict is on its way.
 
 module frame_buffer #(
   parameter int unsigned Beats = 512,    // of 8 bytes; a power of two
@@ -35,7 +36,7 @@ module frame_buffer #(
     $error("frame_buffer: Beats must be a power of two, and room for a frame of 1,518 bytes");
   end
 
-  logic [63:0] store [Beats];
+  logic [64:0] store [Beats];   // whether a beat is its frame's last, and its bytes
   logic [PlaceWidth:0] write_q, commit_q, read_q;
   logic [15:0] offset_q;   // of the beat in its frame
   logic is_lost_q, is_full, is_end, is_kept, has_frame_room, take;
@@ -168,7 +169,7 @@ module frame_buffer #(
   end
 
   always_ff @(posedge clk_i) begin
-    if (valid_i && !is_full) store[write_q[PlaceWidth-1:0]] <= data_i;
+    if (valid_i && !is_full) store[write_q[PlaceWidth-1:0]] <= {last_i, data_i};
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
@@ -186,26 +187,37 @@ module frame_buffer #(
     end
   end
 
-  // The verdict and length of each frame, and its beats.
-  logic [15:0] read_offset_q;
-  logic        is_sound;
+  // The verdict and length of each frame.
+  logic is_sound, has_verdict;
   assign is_sound = is_all_ones(ip_sum_q) && (!end4_q.has_checksum || is_all_ones(udp_sum_q));
   fifo #(.Width(17), .Depth(Frames)) u_frames (
     .clk_i, .rst_ni, .valid_i(end4_q.is_kept), .ready_o(),
-    .data_i({end4_q.bytes, is_sound}),
-    .valid_o, .ready_i(take && last_o), .data_o({bytes_o, is_sound_o}), .level_o()
+    .data_i({end4_q.bytes, is_sound}), .valid_o(has_verdict), .ready_i(take && last_o),
+    .data_o({bytes_o, is_sound_o}), .level_o()
   );
-  assign data_o = store[read_q[PlaceWidth-1:0]];
-  assign last_o = read_offset_q + 16'd8 >= bytes_o;
-  assign take   = valid_o && ready_i;
+
+  // Its beats: fetched from the store, and offered a cycle later.
+  logic        is_read, is_moved, has_fetched_q, has_beat_q;
+  logic [64:0] fetched_q;
+  assign is_moved = has_fetched_q && (!has_beat_q || take);
+  assign is_read  = read_q != commit_q && (!has_fetched_q || is_moved);
+  assign valid_o  = has_beat_q && has_verdict;
+  assign take     = valid_o && ready_i;
+
+  always_ff @(posedge clk_i) begin
+    if (is_read) fetched_q <= store[read_q[PlaceWidth-1:0]];
+    if (is_moved) {last_o, data_o} <= fetched_q;
+  end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       read_q        <= '0;
-      read_offset_q <= '0;
-    end else if (take) begin
-      read_q        <= read_q + 1'b1;
-      read_offset_q <= last_o ? '0 : read_offset_q + 16'd8;
+      has_fetched_q <= 1'b0;
+      has_beat_q    <= 1'b0;
+    end else begin
+      if (is_read) read_q <= read_q + 1'b1;
+      has_fetched_q <= is_read || (has_fetched_q && !is_moved);
+      has_beat_q    <= is_moved || (has_beat_q && !take);
     end
   end
 
