@@ -625,18 +625,11 @@ impl<S: ChunkStore> EventLoop<S> {
         has_proved || !self.identity.has_operator() && is_here
     }
 
-    /// Forwards a client's lookup to the leader or, if it is repeated, to a follower: to this node
-    /// if it is one. If it is dropped, the client asks again.
+    /// Forwards a client's lookup to a super peer. If it is dropped, the client asks again.
     fn relay(&mut self, connection: u64, token: u64, (id, hops): (ChunkId, u8)) {
-        let Some(group) = self.snapshot.view.groups.get(position(id.creator())) else { return };
-        let followers = group.members.get(1..).unwrap_or_default();
-        let follower = match followers.contains(&self.me) {
-            true => Some(self.me),
-            // Another one each time.
-            false => followers.get(self.next_relay as usize % followers.len().max(1)).copied(),
-        };
-        let leader = group.members.first().copied();
-        let Some(to) = follower.filter(|_| hops > 0).or(leader) else { return };
+        let group = self.snapshot.view.groups.get(position(id.creator()));
+        let to = group.and_then(|group| group.answerer(self.me, hops > 0, self.next_relay));
+        let Some(to) = to else { return };
         if self.relayed.len() >= RELAYED_MAX {
             return;
         }

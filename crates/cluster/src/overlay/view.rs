@@ -50,6 +50,19 @@ impl Group {
     pub fn majority(&self) -> usize {
         majority(self.members.len())
     }
+
+    /// Whom `me` sends a lookup to: the leader or, if it is a repeated one, a follower, itself if
+    /// it is one. `number` differs from lookup to lookup, so that another follower is asked each
+    /// time.
+    pub fn answerer(&self, me: Peer, is_repeated: bool, number: u64) -> Option<Peer> {
+        let (leader, followers) = self.members.split_first()?;
+        let place = usize::try_from(number).unwrap_or_default() % followers.len().max(1);
+        match is_repeated {
+            true if followers.contains(&me) => Some(me),
+            true => Some(*followers.get(place).unwrap_or(leader)),
+            false => Some(*leader),
+        }
+    }
 }
 
 /// More than half of `members`.
@@ -250,6 +263,18 @@ mod tests {
         assert_eq!(view.segment(peer(9)), Some(RingSegment { first: 6, last: 9 }));
         assert_eq!(view.segment(peer(3)), None);
         assert_eq!(view.segment(Peer { incarnation: 2, ..peer(9) }), None);
+    }
+
+    #[test]
+    fn a_repeated_lookup_goes_to_a_follower() {
+        let (term, all) = (Term { number: 1, leader: peer(2) }, [2, 5, 9].map(peer));
+        let group = |members: &[Peer]| Group { term, members: members.to_vec() };
+        let asked = |me, number| group(&all).answerer(peer(me), true, number);
+        assert_eq!(group(&all).answerer(peer(9), false, 0), Some(peer(2)));
+        assert_eq!([asked(9, 0), asked(9, 1)], [Some(peer(9)); 2]);
+        assert_eq!([asked(2, 0), asked(7, 1)], [5, 9].map(peer).map(Some));
+        assert_eq!(group(&all[..1]).answerer(peer(9), true, 3), Some(peer(2)));
+        assert_eq!(group(&[]).answerer(peer(9), true, 3), None);
     }
 
     #[test]
