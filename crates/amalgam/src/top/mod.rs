@@ -50,7 +50,7 @@ pub struct Top {
 /// # Errors
 ///
 /// If an address is wrong, or a server does not answer the first request. When the screen is
-/// updated, and for the others of several servers, failures are shown beside the server.
+/// updated, and for the others of several servers, failures are shown next to the server.
 pub fn run(top: &Top) -> Result<()> {
     let authorization = top.auth_file.as_deref().map(hosts::authorization).transpose()?;
     let find = |name: &String| Host::find(name, authorization.clone());

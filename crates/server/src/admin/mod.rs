@@ -42,7 +42,7 @@ const MAX_CONNECTIONS: usize = 16;
 /// Threads at once: those of connections that were closed for others take a moment to end.
 const MAX_THREADS: usize = 2 * MAX_CONNECTIONS;
 
-/// How often it is checked whether one of [`MAX_THREADS`] has ended. New connections wait meanwhile.
+/// How often it is checked whether one of [`MAX_THREADS`] has ended; new connections wait so long.
 const CROWDED_DELAY: Duration = Duration::from_millis(5);
 
 /// The pause after the system refused a connection or a thread.
