@@ -74,17 +74,19 @@ impl<const SLOTS: usize> View<'_, SLOTS> {
         visit: &mut impl FnMut(Word) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let mut words = Vec::new();
+        let pair = |bucket: u64| [bucket, bucket ^ moved.tag.offset()];
+        // Those of all buckets that these two were split into. Held before these are counted, so
+        // that none is split further meanwhile.
+        let held = self.stripes.lock_both(pair(moved.bucket as u64));
         let splits = self.last().table.len() / moved.table_len;
         for split in 0..splits {
-            let bucket = (moved.bucket + split * moved.table_len) as u64;
-            let buckets = [bucket, bucket ^ moved.tag.offset()];
-            let _held = self.stripes.lock_both(buckets);
-            for bucket in buckets {
+            for bucket in pair((moved.bucket + split * moved.table_len) as u64) {
                 let (layer, index) = self.current_bucket(bucket);
                 let here = (0..SLOTS).map(|slot| layer.table.word(index, slot));
                 words.extend(here.filter(|word| word.tag() == moved.tag));
             }
         }
+        drop(held);
         words.sort_unstable_by_key(|word| word.0);
         words.dedup();
         words.into_iter().try_for_each(visit)

@@ -493,6 +493,23 @@ fn a_third_party_ends_a_growth() {
 
 // ---- Scans during displacements.
 
+/// Scans bucket by bucket, up to `most`. The number of visits, and where to go on.
+fn visits<const SLOTS: usize>(
+    table: &Model<SLOTS>,
+    from: crate::Cursor,
+    most: usize,
+) -> (usize, Option<crate::Cursor>) {
+    let (mut seen, mut buckets, mut cursor) = (0, 0, Some(from));
+    while let Some(at) = cursor.filter(|_| buckets < most) {
+        buckets += 1;
+        cursor = table.view().scan(at, 1, &mut |_| {
+            seen += 1;
+            std::ops::ControlFlow::Continue(())
+        });
+    }
+    (seen, cursor)
+}
+
 /// The position passes bucket 0, then 2, then 1 (their bits reversed): A moves behind it.
 #[test]
 fn a_scan_visits_a_key_that_is_displaced_behind_it() {
@@ -501,16 +518,26 @@ fn a_scan_visits_a_key_that_is_displaced_behind_it() {
             let rows: [&[Key]; 2] = if from == 0 { [&[A], &[]] } else { [&[], &[A]] };
             let table = Model::<1>::new(2, &rows);
             let mover = table.spawn(move |table| table.displace(A, from, to));
-            let mut seen = 0;
-            let mut cursor = Some(crate::Cursor::START);
-            while let Some(at) = cursor {
-                cursor = table.view().scan(at, 1, &mut |_| {
-                    seen += 1;
-                    std::ops::ControlFlow::Continue(())
-                });
-            }
+            let (seen, _) = visits(&table, crate::Cursor::START, usize::MAX);
             assert!(seen > 0, "the scan missed a present key");
             join(mover);
         });
     }
+}
+
+/// The bucket that HIGH was displaced to, behind the scan, is split while the scan looks there.
+#[test]
+fn a_scan_visits_a_key_whose_new_bucket_is_split() {
+    model(|| {
+        let table = Model::<1>::new(2, &[&[], &[HIGH]]);
+        let cursor = visits(&table, crate::Cursor::START, 1).1.expect("it has passed bucket 0");
+        assert!(table.displace(HIGH, 1, 0));
+        let grower = table.spawn(|table| {
+            table.grow();
+            table.view().move_all(&Hashes);
+            table.finish_growth();
+        });
+        assert!(visits(&table, cursor, usize::MAX).0 > 0, "the scan missed a present key");
+        join(grower);
+    });
 }
