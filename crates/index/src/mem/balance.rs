@@ -22,10 +22,10 @@ use std::sync::atomic::Ordering;
 
 use amalgam_op::{IgnorePoison, Now};
 
+use super::budget::Need;
 use super::clock::{Swap, Take};
 use super::large::Large;
 use super::page::PageState;
-use super::pool::Need;
 use super::{ClassState, ItemRef, Memory, Pool, Shortage};
 
 /// The bytes of the arrivals that pressures count are at most 1/COUNTED_SHARE of the memory limit.

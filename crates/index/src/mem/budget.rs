@@ -1,4 +1,5 @@
-//! The memory limit: all memory taken from the system is charged here first.
+//! The memory limit: all memory taken from the system is charged here first; and the error that
+//! there is none.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -36,5 +37,26 @@ impl Budget {
 
     pub(super) fn set_limit(&self, bytes: usize) {
         self.limit.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The error that there is no memory for an item now; [`super::Pool::make_room`] may find some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortage(pub(super) Need);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// A slot of this class.
+    Class(usize),
+    /// A large item of this many bytes.
+    Large(usize),
+    /// More than the index accepts.
+    TooLarge,
+}
+
+impl Shortage {
+    /// Whether the item is longer than [`crate::Configuration::max_item_bytes`].
+    pub fn is_too_large(self) -> bool {
+        self.0 == Need::TooLarge
     }
 }

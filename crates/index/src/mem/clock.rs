@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use amalgam_op::{IgnorePoison, ItemWrite, MetaFlags, Now, Part};
 
+use super::budget::Need;
 use super::counters::add;
 use super::header::{Header, ItemLayout};
 use super::large::Large;
 use super::page::PageState;
-use super::pool::{NO_TRADE, Need};
+use super::pool::NO_TRADE;
 use super::probation::{Probation, Victim};
 use super::{Item, ItemRef, Memory, Pool, Shortage};
 use crate::Eviction;
@@ -182,12 +183,18 @@ impl Pool<'_> {
             self.set_credit(class, NO_TRADE);
             return true;
         }
-        if credit == 0 && !self.waits_for_grace(Need::Class(class)) {
-            let target = if free < kept { 2 * step } else { step };
+        // A shortage before the credit is used up waits for a grace period, if one may end it.
+        let has_waiting = credit > 0 && self.has_waiting(class);
+        if !has_waiting && !self.waits_for_grace(Need::Class(class)) {
+            let target = match free {
+                _ if free < kept => 2 * step,
+                // Evictions for lack of slots at hand came in addition to those for the credit.
+                _ if free >= kept + step as u64 && self.has_at_hand(class) => 0,
+                _ => step,
+            };
             self.evict_class(class, target, Take::Cold, now, swap);
             self.seal_from((kept as usize / 2).max(SEALED_ITEMS));
         }
-        // A shortage before the credit is used up only waits for a grace period.
         if credit == 0 || credit as usize > step {
             self.set_credit(class, step as u32);
         }

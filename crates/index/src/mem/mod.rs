@@ -40,6 +40,7 @@ mod table;
 mod tests;
 mod writer;
 
+pub use budget::Shortage;
 pub use clock::Swap;
 pub use epoch::Guard;
 pub use evictions::{Evicted, Evictions};
@@ -50,7 +51,7 @@ pub use header_template::HeaderTemplate;
 pub use item::{Item, ItemRef};
 pub(crate) use item::{prefetch, prefetch_for_write};
 pub use pin::Pinned;
-pub use pool::{Grace, Pinner, Pool, Shortage, Slot};
+pub use pool::{Grace, Pinner, Pool, Slot};
 pub use table::{Table, Zeroable};
 pub use writer::{Attempt, Writer, spared_by};
 

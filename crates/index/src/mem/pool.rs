@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use amalgam_op::{ItemView, ItemWrite, Now, Op};
 
+use super::budget::{Need, Shortage};
 use super::cas::CasIds;
 use super::class::LINE_BYTES;
 use super::counters::{Counters, add, subtract};
@@ -103,7 +104,8 @@ impl Current {
 #[derive(Default)]
 struct Magazine {
     slots: Vec<ItemRef>,
-    /// The number of slots taken since bags were last emptied: the magazine need not hold more.
+    /// The number of slots taken since bags were last emptied: the magazine need not hold more,
+    /// unless the class trades.
     taken: usize,
 }
 
@@ -119,27 +121,6 @@ impl Slot {
     /// The layout of the item that the slot was reserved for.
     pub fn layout(&self) -> ItemLayout {
         self.layout
-    }
-}
-
-/// The error that there is no memory for an item now; [`Pool::make_room`] may find some.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shortage(pub(super) Need);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Need {
-    /// A slot of this class.
-    Class(usize),
-    /// A large item of this many bytes.
-    Large(usize),
-    /// More than the index accepts.
-    TooLarge,
-}
-
-impl Shortage {
-    /// Whether the item is longer than [`crate::Configuration::max_item_bytes`].
-    pub fn is_too_large(self) -> bool {
-        self.0 == Need::TooLarge
     }
 }
 
@@ -481,10 +462,13 @@ impl<'m> Pool<'m> {
     fn keep_in_magazine(&mut self, retired: Retired) -> bool {
         let Some(item) = retired.as_item() else { return false };
         let Some(class) = self.memory.class_to_reuse(item) else { return false };
+        // What a class that trades has evicted is taken soon. In the bitmap of a full page it would
+        // be found late.
+        let trades = self.credit(class) != NO_TRADE;
         let Magazine { slots, taken } = &mut self.magazines[class];
         let slot_bytes = self.memory.geometries[class].slot_bytes as usize;
         let most = MAGAZINE_SLOTS.min(self.max_bag_bytes / slot_bytes);
-        let is_wanted = slots.len() < most.min(*taken);
+        let is_wanted = slots.len() < if trades { most } else { most.min(*taken) };
         if is_wanted {
             slots.push(item);
         }
@@ -520,12 +504,13 @@ impl<'m> Pool<'m> {
 
     #[inline]
     pub(super) fn take_slot(&mut self, class: usize) -> Result<ItemRef, Shortage> {
-        let credit = self.current[class].credit;
-        let slot = if credit == 0 { None } else { self.take_free_slot(class) };
-        if slot.is_some() {
-            self.current[class].credit = credit - u32::from(credit != NO_TRADE);
+        let aside = self.aside.is_some().then(|| self.take_aside(class)).flatten();
+        let credit = self.credit(class);
+        let slot = aside.or_else(|| if credit == 0 { None } else { self.take_free_slot(class) });
+        if slot.is_some() && credit != NO_TRADE {
+            self.current[class].credit = credit.saturating_sub(1);
         }
-        slot.or_else(|| self.take_aside(class)).ok_or(Shortage(Need::Class(class)))
+        slot.ok_or(Shortage(Need::Class(class)))
     }
 
     #[inline]
@@ -533,8 +518,15 @@ impl<'m> Pool<'m> {
         if let Some(slot) = self.take_from_magazine(class) {
             return Some(slot);
         }
-        let has_free = self.current[class].claimed != 0 || self.claim(class);
-        has_free.then(|| self.take_claimed(class))
+        match self.current[class].claimed != 0 || self.claim(class) {
+            true => Some(self.take_claimed(class)),
+            false => self.take_from_magazine(class),
+        }
+    }
+
+    /// Whether a slot can be taken without a search.
+    pub(super) fn has_at_hand(&self, class: usize) -> bool {
+        self.current[class].claimed != 0 || !self.magazines[class].slots.is_empty()
     }
 
     /// The number of slots of the class that may be taken before the next eviction.
@@ -642,14 +634,14 @@ impl<'m> Pool<'m> {
     }
 
     /// Claims free slots of the class from this pool's page or a new one. Returns whether it found
-    /// any.
+    /// any; if not, a flush may have put some into the magazine, which was empty.
     #[cold]
     fn claim(&mut self, class: usize) -> bool {
         loop {
             if self.claim_word(class) {
                 return true;
             }
-            self.give_up(class);
+            self.give_up_page(class);
             if !self.take_page(class) {
                 return false;
             }
@@ -682,14 +674,19 @@ impl<'m> Pool<'m> {
         }
     }
 
-    /// Stops owning the page of `class`, if any.
+    /// Frees the slots in the magazine of `class`, and stops owning its page, if any.
     pub(super) fn give_up(&mut self, class: usize) {
-        let none = Current::without_page(self.credit(class));
-        let current = std::mem::replace(&mut self.current[class], none);
         // The fresh magazine has `taken` 0, so it keeps no slot until one is taken.
         for slot in std::mem::take(&mut self.magazines[class]).slots {
             self.free_slot(slot);
         }
+        self.give_up_page(class);
+    }
+
+    /// Stops owning the page of `class`, if any.
+    fn give_up_page(&mut self, class: usize) {
+        let none = Current::without_page(self.credit(class));
+        let current = std::mem::replace(&mut self.current[class], none);
         let Some(page_number) = current.page else { return };
         let page = &self.memory.pages[page_number as usize];
         if current.claimed != 0 {
@@ -711,11 +708,13 @@ impl<'m> Pool<'m> {
         }
     }
 
+    /// Takes a page with free slots, unless a flush puts some into the magazine.
     fn take_page(&mut self, class: usize) -> bool {
+        let lacks = |pool: &Self| pool.magazines[class].slots.is_empty();
         self.take_partial(class)
             || self.take_free(class)
-            || (self.flush() && self.take_partial(class))
-            || (self.scavenge() && self.take_free(class))
+            || (self.flush() && lacks(self) && self.take_partial(class))
+            || (lacks(self) && self.scavenge() && self.take_free(class))
     }
 
     fn own(&mut self, class: usize, page: u32) {

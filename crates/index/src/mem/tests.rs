@@ -208,6 +208,23 @@ fn the_last_free_slot_is_found() {
 
 #[cfg(not(miri))] // too many items for an interpreter
 #[test]
+fn what_was_evicted_is_at_hand() {
+    let toy = Toy::new(4 << 20, 64 << 10, true, 20_000);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    let mut set = |number: usize| {
+        assert!(toy.set(&mut pool, &helper, number, 500 + number * 7919 % 1000));
+        if number.is_multiple_of(64) {
+            pool.quiesce();
+        }
+        toy.memory.epochs.last_ended()
+    };
+    let [before, after] = [0..10_000, 10_000..20_000].map(|sets| sets.map(&mut set).max());
+    let grace_periods = after.expect("sets") - before.expect("sets");
+    assert!(grace_periods < 2500, "{grace_periods} grace periods of 10000 sets");
+}
+
+#[cfg(not(miri))] // too many items for an interpreter
+#[test]
 fn no_size_class_starves() {
     let toy = Toy::new(2 << 20, 64 << 10, true, 40_000);
     let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));

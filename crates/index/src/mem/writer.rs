@@ -4,8 +4,9 @@
 
 use amalgam_op::{Now, Op, Outcome};
 
+use super::Shortage;
 use super::header::ItemLayout;
-use super::pool::{Pool, Shortage, Slot};
+use super::pool::{Pool, Slot};
 
 /// The bound on attempts of one write. An attempt fails only because another thread's write came
 /// first, so only a bug reaches the bound.
