@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long it may take to start.
@@ -19,8 +20,18 @@ pub struct EtcdProcess {
     folder: PathBuf,
 }
 
+/// A port that nobody listens at, given once in this process. It lies below the ports that the
+/// system gives to connections and to other tests: one of them could have it before etcd does, and
+/// a test would then talk to another's etcd.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr()).expect("a port").port()
+    const FIRST: u32 = 12_000;
+    const COUNT: u32 = 20_000;
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    let mut ports = (0..COUNT).map(|_| {
+        let number = GIVEN.fetch_add(1, Ordering::Relaxed);
+        (FIRST + (std::process::id() * 64 + number) % COUNT) as u16
+    });
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a port")
 }
 
 impl EtcdProcess {
@@ -55,9 +66,11 @@ impl EtcdProcess {
             .stderr(Stdio::null())
             .spawn()
             .ok()?;
-        let etcd = Self { child, endpoint, folder };
+        let mut etcd = Self { child, endpoint, folder };
         let begin = Instant::now();
         while !etcd.is_healthy().unwrap_or(false) {
+            let ended = etcd.child.try_wait().expect("its child");
+            assert!(ended.is_none(), "etcd ended at once: {ended:?}");
             assert!(begin.elapsed() < PATIENCE, "etcd does not answer");
             std::thread::sleep(Duration::from_millis(20));
         }
