@@ -1,15 +1,18 @@
 //! A client of the cluster: operations on chunks and named items.
 //!
-//! Used by one thread at a time; calls block. One node is the client's *home*: it lists the members
-//! and forwards lookups to super peers. Another node replaces it when it fails or is silent. The
-//! client caches the owners of chunks and sends operations to them directly. All operations of one
-//! call are in flight together, those for one node in one request.
+//! Used by one thread at a time. Operations are submitted, and end in a later [`turn`], which never
+//! waits; the other calls block. One node is the client's *home*: it lists the members and forwards
+//! lookups to super peers. Another node replaces it when it fails or is silent. The client caches
+//! the owners of chunks and sends operations to them directly. All operations are in flight
+//! together, those for one node that were submitted before a turn in one request.
+//!
+//! [`turn`]: ClusterClient::turn
 //!
 //! Invariants of this module:
 //! 1. An operation keeps its number when it is sent again, so it is executed once. The creation of
 //!    a chunk is only ever sent to one node.
 //! 2. A wrong entry in the cache of owners costs another try, nothing else.
-//! 3. Every call ends: tries are bounded in number and time.
+//! 3. Every operation ends: tries are bounded in number and time.
 //! 4. Waiting for one node does not delay requests to others: connections open concurrently, and a
 //!    silent node is given up (`client_connection`).
 //! 5. A client with [`Deadlines`] asks a node that was found silent nothing but whether it is back,
@@ -18,8 +21,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::ToSocketAddrs;
 use std::ops::Bound;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,11 +32,13 @@ use amalgam_cluster::chunks::{
     Action, ChunkError, ClientId, ItemVerb, MAX_CHUNK_BYTES, OPERATIONS_MAX, Request, Response,
 };
 use amalgam_cluster::client::{Client, ClientStatistics, Completion, OutgoingRequest};
-use amalgam_cluster::ids::{ChunkId, IdRange, NodeId};
+use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::overlay::{Locator, OverlayCommand, OverlaySettings, Peer};
-use amalgam_cluster::wire::{Control, NodeStatus, OwnedRange, Packet};
-use amalgam_op::MAX_KEY_BYTES;
+use amalgam_cluster::wire::{Control, NodeStatus, Packet};
 use ring::rand::{SecureRandom, SystemRandom};
+use rustix::event::epoll::{self, CreateFlags};
+use rustix::event::{PollFd, PollFlags};
+use rustix::time::Timespec;
 
 use crate::client_connection::{
     ClientConnection, ClientError, LOST_MS, PendingConnection, TICK, open_first, wait_for,
@@ -40,6 +47,7 @@ use crate::clock::boot_ms;
 use crate::handshake::{Credentials, HandshakeError, Identity};
 use crate::silence::Deadlines;
 
+mod control;
 mod operations;
 mod probes;
 
@@ -57,6 +65,8 @@ const UNKNOWN_MS: u64 = 100;
 const HOMES_MAX: usize = 8;
 /// Time limit for a member to accept the handshake of a node that is about to join.
 const TRIAL_PATIENCE: Duration = Duration::from_secs(1);
+/// Nodes with events that one turn handles at most; the next one handles the others.
+const EVENTS_MAX: usize = 64;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
 /// Approximate bytes of a request; further operations go into another one.
@@ -71,10 +81,12 @@ pub fn check_admission_at(address: &str, identity: &Identity) -> Result<(), Clie
     open_first(&[address.to_owned()], identity, TRIAL_PATIENCE).map(drop)
 }
 
-/// A client of a cluster, used by one thread at a time; calls block.
+/// A client of a cluster, used by one thread at a time.
 #[derive(Debug)]
 pub struct ClusterClient {
     identity: Identity,
+    /// Reports the nodes whose connections have something to do.
+    epoll: OwnedFd,
     /// The node that was connected to first, and the number of its cluster.
     first: Peer,
     cluster: u64,
@@ -90,8 +102,8 @@ pub struct ClusterClient {
     next_members_ms: u64,
     /// Nodes that could not be reached, and until when they are not dialed, in [`boot_ms`].
     backoff_until_ms: BTreeMap<Peer, u64>,
-    /// When [`Self::probe_silent`] may wait again, in [`boot_ms`].
-    next_probe_wait_ms: u64,
+    /// When [`Self::turn`] looks at the clock next, in [`boot_ms`], if it waits for anything.
+    next_tick_ms: u64,
     /// Nodes that could not be reached, or whose connection broke, and that `client` does not know
     /// of yet.
     unreachable: Vec<Peer>,
@@ -103,6 +115,11 @@ pub struct ClusterClient {
     deadlines: Option<Deadlines>,
     /// Silent nodes that were to be asked, and that `client` does not know of yet.
     found_silent: Vec<Peer>,
+    /// What is to be sent.
+    commands: Vec<OverlayCommand>,
+    asked: Vec<OutgoingRequest>,
+    /// Operations that have ended, until [`Self::turn`] returns them.
+    completions: Vec<Completion>,
     buffer: Vec<u8>,
 }
 
@@ -118,34 +135,54 @@ impl ClusterClient {
         credentials: impl Into<Credentials>,
         cache_bytes: usize,
     ) -> Result<Self, ClientError> {
-        let identity = Identity::new(0, None, &credentials.into());
+        let credentials = credentials.into();
+        let identity = Identity::new(0, None, &credentials);
         let connection = open_first(homes, &identity, PATIENCE)?;
+        let (home, cluster) = (connection.peer, connection.cluster);
+        let mut own = Self::at(home, cluster, credentials, cache_bytes)?;
+        own.open(home, connection);
+        own.status()?;
+        Ok(own)
+    }
+
+    /// A client of the cluster with this number whose home is `home`. It connects when it has
+    /// something to send and [`Self::set_members`] has told it where members listen.
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses a descriptor or random bytes.
+    pub fn at(
+        home: Peer,
+        cluster: u64,
+        credentials: impl Into<Credentials>,
+        cache_bytes: usize,
+    ) -> Result<Self, ClientError> {
         let mut number = [0; 8];
         SystemRandom::new().fill(&mut number).map_err(|_| HandshakeError::Random)?;
-        let (home, cluster) = (connection.peer, connection.cluster);
-        let locator = Locator::new(home, OverlaySettings::default(), cache_bytes, vec![home]);
-        let mut own = Self {
-            identity,
+        Ok(Self {
+            identity: Identity::new(0, None, &credentials.into()),
+            epoll: epoll::create(CreateFlags::CLOEXEC).map_err(io::Error::from)?,
             first: home,
             cluster,
             home,
-            connections: BTreeMap::from([(home, connection)]),
+            connections: BTreeMap::new(),
             pending: BTreeMap::new(),
             addresses: BTreeMap::new(),
             revision: 0,
             next_members_ms: 0,
             backoff_until_ms: BTreeMap::new(),
-            next_probe_wait_ms: 0,
+            next_tick_ms: 0,
             unreachable: Vec::new(),
             number: 0,
-            locator,
+            locator: Locator::new(home, OverlaySettings::default(), cache_bytes, vec![home]),
             client: Client::new(ClientId(u64::from_le_bytes(number)), home),
             deadlines: None,
             found_silent: Vec::new(),
+            commands: Vec::new(),
+            asked: Vec::new(),
+            completions: Vec::new(),
             buffer: vec![0; READ_BYTES],
-        };
-        own.status()?;
-        Ok(own)
+        })
     }
 
     /// Bounds how long later calls wait.
@@ -171,132 +208,6 @@ impl ClusterClient {
     /// Counters of what this client has done so far.
     pub fn statistics(&self) -> ClientStatistics {
         self.client.statistics()
-    }
-
-    /// The status of the node that was connected to first, with the members that it knows.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
-    pub fn status(&mut self) -> Result<NodeStatus, ClientError> {
-        match self.ask_first(&Control::GetStatus)? {
-            Control::Status(status) => {
-                self.learn_members(&status);
-                Ok(*status)
-            }
-            other => Err(ClientError::Answer(format!("{other:?}"))),
-        }
-    }
-
-    /// The range around an id on the node that was connected to first; None if it does not own the
-    /// id.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
-    pub fn holding(&mut self, id: ChunkId) -> Result<Option<OwnedRange>, ClientError> {
-        match self.ask_first(&Control::GetOwnership(id))? {
-            Control::Ownership(holding) => Ok(holding),
-            other => Err(ClientError::Answer(format!("{other:?}"))),
-        }
-    }
-
-    /// The named id of a key.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`], also if the key is empty or too long.
-    pub fn place(&mut self, key: &[u8]) -> Result<ChunkId, ClientError> {
-        if key.is_empty() || key.len() > MAX_KEY_BYTES {
-            return Err(ClientError::Answer(format!("a key has 1 to {MAX_KEY_BYTES} bytes")));
-        }
-        let question = Control::LocateItem(key.to_vec());
-        let mut answer = self.ask(self.home, &question, DIAL_PATIENCE);
-        for _ in 0..HOMES_MAX {
-            if answer.is_ok() {
-                break;
-            }
-            self.lose(self.home);
-            self.find_home();
-            answer = self.ask(self.home, &question, DIAL_PATIENCE);
-        }
-        match answer? {
-            Control::ItemLocation(id) => Ok(id),
-            other => Err(ClientError::Answer(format!("{other:?}"))),
-        }
-    }
-
-    /// Has the node that was connected to first move ids that it owns to another. Whether it
-    /// starts to.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
-    pub fn migrate(&mut self, ids: IdRange, target: NodeId) -> Result<bool, ClientError> {
-        match self.ask_first(&Control::Migrate { ids, target })? {
-            Control::Migrating(does) => Ok(does),
-            other => Err(ClientError::Answer(format!("{other:?}"))),
-        }
-    }
-
-    /// Has the node that was connected to first hand everything it has to other nodes and accept
-    /// nothing more. Whether they have everything; call it again until they do.
-    ///
-    /// # Errors
-    ///
-    /// [`ClientError`].
-    pub fn drain(&mut self) -> Result<bool, ClientError> {
-        match self.ask_first(&Control::Drain)? {
-            Control::Drained(is) => Ok(is),
-            other => Err(ClientError::Answer(format!("{other:?}"))),
-        }
-    }
-
-    /// Sends a control request to the node that was connected to first, never to another.
-    fn ask_first(&mut self, question: &Control) -> Result<Control, ClientError> {
-        match self.ask(self.first, question, PATIENCE)? {
-            Control::Forbidden => Err(ClientError::Forbidden),
-            answer => Ok(answer),
-        }
-    }
-
-    /// Sends a control request and waits for the answer. Requires: no operation is in flight.
-    fn ask(
-        &mut self,
-        peer: Peer,
-        question: &Control,
-        patience: Duration,
-    ) -> Result<Control, ClientError> {
-        let gone = || ClientError::Answer("the node does not answer".to_owned());
-        if !self.connections.contains_key(&peer) {
-            let address = self.addresses.get(&peer).cloned().ok_or_else(gone)?;
-            let connection = open_first(&[address], &self.identity, patience)?;
-            if (connection.peer, connection.cluster) != (peer, self.cluster) {
-                return Err(ClientError::Answer(
-                    "another node listens at this address now".to_owned(),
-                ));
-            }
-            self.pending.remove(&peer);
-            self.connections.insert(peer, connection);
-        }
-        self.number += 1;
-        let connection = self.connections.get_mut(&peer).ok_or_else(gone)?;
-        connection.push(self.number, &Packet::Control(question.clone()));
-        let mut is_alive = connection.send().is_ok();
-        let end_ms = boot_ms() + patience.as_millis() as u64;
-        while is_alive && boot_ms() < end_ms {
-            match connection.next() {
-                Ok(Some((number, Packet::Control(answer)))) if number == self.number => {
-                    return Ok(answer);
-                }
-                // A late answer to a request that was given up.
-                Ok(Some(_)) => {}
-                Ok(None) => is_alive = connection.receive(&mut self.buffer),
-                Err(_) => is_alive = false,
-            }
-        }
-        self.connections.remove(&peer);
-        Err(gone())
     }
 
     /// Takes over a list of members, unless it is older than the present one.
@@ -331,39 +242,20 @@ impl ClusterClient {
     }
 
     /// Executes operations, each atomically and in any order. Answers are in the order of
-    /// `actions`.
+    /// `actions`. Requires: nothing that was submitted is under way.
     pub fn call_all(&mut self, actions: Vec<Action>) -> Vec<Result<Response, ChunkError>> {
-        let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
-        let mut places = BTreeMap::new();
         let mut answers = vec![Err(ChunkError::Unavailable); actions.len()];
-        self.probe_silent(&mut commands, &mut asked, &mut completions);
-        let now_ms = boot_ms();
+        let mut places = BTreeMap::new();
         for (place, action) in actions.into_iter().enumerate() {
-            if let Action::Create(value) | Action::Put(_, value) = &action
-                && value.len() > MAX_CHUNK_BYTES
-            {
-                // It might not fit into a frame.
-                answers[place] = Err(ChunkError::TooLarge);
-                continue;
-            }
-            let locator = &mut self.locator;
-            let number = self.client.submit(action, locator, now_ms, &mut commands, &mut asked);
-            places.insert(number, place);
-        }
-        let mut next_tick_ms = now_ms + TICK.as_millis() as u64;
-        self.next_members_ms = now_ms + MEMBERS_MS;
-        let silent = self.deadlines.as_ref().map(|deadlines| Arc::clone(&deadlines.silent));
-        for (peer, connection) in &mut self.connections {
-            if silent.as_ref().is_none_or(|silent| !silent.has(*peer)) {
-                connection.restart_silence();
+            match self.submit(action) {
+                Ok(number) => drop(places.insert(number, place)),
+                Err(error) => answers[place] = Err(error),
             }
         }
+        let mut ended = Vec::new();
         loop {
-            self.dispatch(std::mem::take(&mut commands), std::mem::take(&mut asked));
-            for peer in std::mem::take(&mut self.found_silent) {
-                self.client.on_silent(peer, &mut completions);
-            }
-            for (number, result) in completions.drain(..) {
+            self.turn(&mut ended);
+            for (number, result) in ended.drain(..) {
                 if let Some(place) = places.remove(&number) {
                     answers[place] = result;
                 }
@@ -371,41 +263,105 @@ impl ClusterClient {
             if places.is_empty() {
                 return answers;
             }
-            let now_ms = boot_ms();
-            for peer in std::mem::take(&mut self.unreachable) {
-                let locator = &mut self.locator;
-                self.client.on_unreachable(peer, locator, now_ms, &mut commands);
-            }
-            if !commands.is_empty() {
-                continue;
-            }
-            self.receive(&mut commands, &mut asked, &mut completions);
-            let now_ms = boot_ms();
-            if now_ms >= next_tick_ms {
-                next_tick_ms = now_ms + TICK.as_millis() as u64;
-                self.on_tick(now_ms, &mut completions);
-                let mut unanswered = Vec::new();
-                self.locator.on_tick(now_ms, &mut commands, &mut unanswered);
-                let locator = &mut self.locator;
-                for answer in unanswered {
-                    let (to, done) = (&mut asked, &mut completions);
-                    self.client.on_located(&answer, locator, now_ms, &mut commands, to, done);
+            self.wait();
+        }
+    }
+
+    /// Begins an operation, which ends in a later [`Self::turn`] under the number that is returned.
+    ///
+    /// # Errors
+    ///
+    /// [`ChunkError::TooLarge`].
+    pub fn submit(&mut self, action: Action) -> Result<u64, ChunkError> {
+        if let Action::Create(value) | Action::Put(_, value) = &action
+            && value.len() > MAX_CHUNK_BYTES
+        {
+            // It might not fit into a frame.
+            return Err(ChunkError::TooLarge);
+        }
+        let now_ms = boot_ms();
+        if self.client.pending() == 0 {
+            self.next_tick_ms = now_ms + TICK.as_millis() as u64;
+            self.next_members_ms = now_ms + MEMBERS_MS;
+            let silent = self.deadlines.as_ref().map(|deadlines| Arc::clone(&deadlines.silent));
+            for (peer, connection) in &mut self.connections {
+                if silent.as_ref().is_none_or(|silent| !silent.has(*peer)) {
+                    connection.restart_silence();
                 }
-                self.client.on_tick(locator, now_ms, &mut commands, &mut asked, &mut completions);
+            }
+        }
+        let (locator, commands, asked) = (&mut self.locator, &mut self.commands, &mut self.asked);
+        Ok(self.client.submit(action, locator, now_ms, commands, asked))
+    }
+
+    /// The node that would be asked for an id, if the client knows it.
+    pub fn owner(&mut self, id: ChunkId) -> Option<Peer> {
+        self.locator.find(id).map(|located| located.owner)
+    }
+
+    /// Sends what was submitted, and handles what has arrived and what is due; never waits. Appends
+    /// the operations that have ended to `ended`.
+    pub fn turn(&mut self, ended: &mut Vec<Completion>) {
+        self.settle();
+        self.handle_events();
+        let now_ms = boot_ms();
+        if self.waits_for_anything() && now_ms >= self.next_tick_ms {
+            self.next_tick_ms = now_ms + TICK.as_millis() as u64;
+            self.on_tick(now_ms);
+        }
+        self.settle();
+        ended.append(&mut self.completions);
+    }
+
+    /// When [`Self::turn`] is to be called at the latest, in [`boot_ms`]; None if only an event of
+    /// [`Self::epoll`] gives it something to do.
+    pub fn next_turn_ms(&self) -> Option<u64> {
+        self.waits_for_anything().then_some(self.next_tick_ms)
+    }
+
+    /// Readable when [`Self::turn`] has something to do.
+    pub fn epoll(&self) -> &OwnedFd {
+        &self.epoll
+    }
+
+    /// Whether anything is due at some time.
+    fn waits_for_anything(&self) -> bool {
+        let has_silent = || self.deadlines.as_ref().is_some_and(|all| !all.silent.is_empty());
+        self.client.pending() > 0 || !self.pending.is_empty() || has_silent()
+    }
+
+    /// Waits until [`Self::turn`] has something to do, at most for a tick.
+    fn wait(&self) {
+        wait_for(&mut [PollFd::new(&self.epoll, PollFlags::IN)], TICK);
+    }
+
+    /// Sends what is to be sent, and tells `client` of what cannot be.
+    fn settle(&mut self) {
+        loop {
+            self.dispatch();
+            for peer in std::mem::take(&mut self.found_silent) {
+                self.client.on_silent(peer, &mut self.completions);
+            }
+            for peer in std::mem::take(&mut self.unreachable) {
+                let (locator, commands) = (&mut self.locator, &mut self.commands);
+                self.client.on_unreachable(peer, locator, boot_ms(), commands);
+            }
+            if self.commands.is_empty() && self.asked.is_empty() {
+                return;
             }
         }
     }
 
     /// Sends lookups and operations, in as few requests as possible.
-    fn dispatch(&mut self, commands: Vec<OverlayCommand>, asked: Vec<OutgoingRequest>) {
+    fn dispatch(&mut self) {
         let mut touched: Vec<Peer> = Vec::new();
-        for command in commands {
+        for command in std::mem::take(&mut self.commands) {
             // A client's locator sends only lookups; its only super peer is the home.
             if let OverlayCommand::Send(_, message) = command {
                 self.push(self.home, Packet::Overlay(message), None, &mut touched);
             }
         }
-        for (peer, request) in coalesce(asked) {
+        for (peer, request) in coalesce(std::mem::take(&mut self.asked)) {
             if self.is_silent(peer) && self.addresses.contains_key(&peer) {
                 self.client.on_unsent(&request);
                 self.found_silent.push(peer);
@@ -422,11 +378,14 @@ impl ClusterClient {
         }
         touched.sort_unstable();
         touched.dedup();
-        for peer in touched {
-            if self.connections.get_mut(&peer).is_some_and(|connection| connection.send().is_err())
-            {
-                self.lose(peer);
-            }
+        touched.into_iter().for_each(|peer| self.send(peer));
+    }
+
+    /// Sends what is queued for a node, as far as it takes it.
+    fn send(&mut self, peer: Peer) {
+        let Some(connection) = self.connections.get_mut(&peer) else { return };
+        if connection.send().and_then(|()| connection.watch(&self.epoll)).is_err() {
+            self.lose(peer);
         }
     }
 
@@ -467,9 +426,12 @@ impl ClusterClient {
         let target = resolved.and_then(|mut all| {
             all.next().ok_or_else(|| ClientError::Answer(format!("no address: {address}")))
         });
-        match target
-            .and_then(|target| PendingConnection::start(target, &self.identity, DIAL_PATIENCE))
-        {
+        let dial = target.and_then(|target| {
+            let mut dial = PendingConnection::start(target, &self.identity, DIAL_PATIENCE)?;
+            dial.watch(&self.epoll, peer.node.get().into())?;
+            Ok(dial)
+        });
+        match dial {
             Ok(dial) => drop(self.pending.insert(peer, dial)),
             Err(error) => self.fail(peer, &error),
         }
@@ -536,10 +498,12 @@ impl ClusterClient {
         self.next_members_ms = 0;
     }
 
-    /// Drops connections to silent nodes, changes the home if need be, and asks for the members.
-    fn on_tick(&mut self, now_ms: u64, completions: &mut Vec<Completion>) {
+    /// Drops connections to silent nodes, changes the home if need be, asks for the members, and
+    /// repeats what is unanswered.
+    fn on_tick(&mut self, now_ms: u64) {
         self.backoff_until_ms.retain(|_, until_ms| *until_ms > now_ms);
-        self.note_silence(now_ms, completions);
+        self.probe_silent();
+        self.note_silence(now_ms);
         let silent = self.connections.iter_mut().filter_map(|(peer, connection)| {
             let is_alive = connection.is_alive(now_ms);
             (!is_alive).then_some(*peer)
@@ -553,8 +517,16 @@ impl ClusterClient {
             self.next_members_ms = now_ms + MEMBERS_MS;
             self.dispatch_question();
             let members = &self.addresses;
-            self.client.on_members(|peer| members.contains_key(&peer), completions);
+            self.client.on_members(|peer| members.contains_key(&peer), &mut self.completions);
         }
+        let (locator, commands, asked) = (&mut self.locator, &mut self.commands, &mut self.asked);
+        let mut unanswered = Vec::new();
+        locator.on_tick(now_ms, commands, &mut unanswered);
+        let ended = &mut self.completions;
+        for answer in unanswered {
+            self.client.on_located(&answer, locator, now_ms, commands, asked, ended);
+        }
+        self.client.on_tick(locator, now_ms, commands, asked, ended);
     }
 
     fn give_up_late_dials(&mut self, now_ms: u64) {
@@ -568,52 +540,36 @@ impl ClusterClient {
     fn dispatch_question(&mut self) {
         let mut touched = Vec::new();
         self.push(self.home, Packet::Control(Control::GetStatus), None, &mut touched);
-        for peer in touched {
-            if self.connections.get_mut(&peer).is_some_and(|connection| connection.send().is_err())
-            {
-                self.lose(peer);
-            }
-        }
+        touched.into_iter().for_each(|peer| self.send(peer));
     }
 
-    /// Handles what arrives within a tick.
-    fn receive(
-        &mut self,
-        commands: &mut Vec<OverlayCommand>,
-        asked: &mut Vec<OutgoingRequest>,
-        completions: &mut Vec<Completion>,
-    ) {
-        let mut waiting: Vec<Peer> = Vec::new();
-        waiting.extend(
-            self.connections
-                .iter()
-                .filter(|(_, connection)| connection.in_flight > 0)
-                .map(|(p, _)| *p),
-        );
-        let ready = match &waiting[..] {
-            [] if self.pending.is_empty() => return std::thread::sleep(TICK / 20),
-            // With a single connection, the read itself waits.
-            [_] if self.pending.is_empty() => waiting,
-            _ => self.wait(waiting, TICK),
+    /// Handles the events of connections.
+    fn handle_events(&mut self) {
+        let mut buffer = [const { MaybeUninit::uninit() }; EVENTS_MAX];
+        // Fails only if it is interrupted; the events stay.
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut buffer, Some(&Timespec::default()))
+        else {
+            return;
         };
-        for peer in ready {
-            self.read(peer, commands, asked, completions);
+        for event in events {
+            let number = event.data.u64();
+            // There may be connections to two incarnations of a node.
+            let is_its = |peer: &&Peer| u64::from(peer.node.get()) == number;
+            let opening: Vec<Peer> = self.pending.keys().filter(is_its).copied().collect();
+            opening.into_iter().for_each(|peer| self.advance_pending(peer));
+            let open: Vec<Peer> = self.connections.keys().filter(is_its).copied().collect();
+            open.into_iter().for_each(|peer| self.read(peer));
         }
     }
 
     /// Reads from a connection, and handles what has arrived completely.
-    fn read(
-        &mut self,
-        peer: Peer,
-        commands: &mut Vec<OverlayCommand>,
-        asked: &mut Vec<OutgoingRequest>,
-        completions: &mut Vec<Completion>,
-    ) {
+    fn read(&mut self, peer: Peer) {
         let Some(connection) = self.connections.get_mut(&peer) else { return };
-        let mut is_alive = connection.receive(&mut self.buffer);
+        let mut is_alive =
+            connection.receive(&mut self.buffer) && connection.watch(&self.epoll).is_ok();
         while is_alive && let Some(connection) = self.connections.get_mut(&peer) {
             match connection.next() {
-                Ok(Some((_, packet))) => self.take(peer, packet, commands, asked, completions),
+                Ok(Some((_, packet))) => self.take(peer, packet),
                 Ok(None) => break,
                 Err(error) => {
                     log::warn!(error:%; "dropped a connection: its node broke the protocol");
@@ -627,28 +583,14 @@ impl ClusterClient {
         }
     }
 
-    /// Waits and returns which of `waiting` have something to read. Continues to open the pending
-    /// connections.
-    fn wait(&mut self, waiting: Vec<Peer>, patience: Duration) -> Vec<Peer> {
-        let streams = waiting.iter().filter_map(|peer| self.connections.get(peer));
-        let mut descriptors: Vec<_> = streams.map(ClientConnection::poll_descriptor).collect();
-        descriptors.extend(self.pending.values().map(PendingConnection::poll_descriptor));
-        let ready = wait_for(&mut descriptors, patience);
-        let of_dials = &ready[waiting.len()..];
-        let open: Vec<Peer> = self
-            .pending
-            .keys()
-            .zip(of_dials)
-            .filter_map(|(peer, is)| is.then_some(*peer))
-            .collect();
-        open.into_iter().for_each(|peer| self.advance_pending(peer));
-        waiting.into_iter().zip(ready).filter_map(|(peer, is)| is.then_some(peer)).collect()
-    }
-
     /// Continues to open a pending connection.
     fn advance_pending(&mut self, peer: Peer) {
         let Some(dial) = self.pending.get_mut(&peer) else { return };
-        match dial.advance() {
+        let advanced = dial.advance().and_then(|is_open| {
+            dial.watch(&self.epoll, peer.node.get().into())?;
+            Ok(is_open)
+        });
+        match advanced {
             Ok(false) => return,
             Ok(true) => {}
             Err(error) => {
@@ -681,7 +623,7 @@ impl ClusterClient {
                 self.set_home(peer);
             }
         }
-        match connection.send() {
+        match connection.send().and_then(|()| connection.watch(&self.epoll)) {
             Ok(()) => {
                 self.note_progress(peer);
                 self.connections.insert(peer, connection);
@@ -690,17 +632,11 @@ impl ClusterClient {
         }
     }
 
-    fn take(
-        &mut self,
-        from: Peer,
-        packet: Packet,
-        commands: &mut Vec<OverlayCommand>,
-        asked: &mut Vec<OutgoingRequest>,
-        completions: &mut Vec<Completion>,
-    ) {
+    fn take(&mut self, from: Peer, packet: Packet) {
         let now_ms = boot_ms();
         self.note_progress(from);
-        let locator = &mut self.locator;
+        let (locator, commands, asked) = (&mut self.locator, &mut self.commands, &mut self.asked);
+        let completions = &mut self.completions;
         match packet {
             Packet::Reply(reply) => {
                 self.client.on_reply(from, reply, locator, now_ms, commands, completions);
@@ -709,7 +645,6 @@ impl ClusterClient {
                 let mut answers = Vec::new();
                 locator.on_message(&message, now_ms, commands, &mut answers);
                 for answer in answers {
-                    let locator = &mut self.locator;
                     self.client.on_located(&answer, locator, now_ms, commands, asked, completions);
                 }
             }

@@ -1,7 +1,8 @@
 //! A client's connections to nodes: how they open, and the requests in flight on them.
 //!
 //! Invariants of this module:
-//! 1. Opening a connection does not block: several open concurrently, each within a time limit.
+//! 1. Nothing here blocks but [`open_first`] and [`wait_for`]. Connections open concurrently, each
+//!    within a time limit.
 //! 2. Packets for a node are kept while the connection to it opens, and are sent in order.
 //! 3. A node that owes an answer and is silent is probed, and its connection dropped soon after.
 //! 4. A request that is given up is not executed later. It carries its deadline in the clock of the
@@ -12,11 +13,13 @@
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use amalgam_cluster::chunks::Request;
 use amalgam_cluster::overlay::Peer;
 use amalgam_cluster::wire::{Control, FrameReader, Hello, Packet, WIRE_VERSION, encode_frame};
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
@@ -25,20 +28,20 @@ use crate::connection::dial;
 use crate::handshake::{Handshake, HandshakeError, Identity};
 use amalgam_tls::{MutualSession, TlsError};
 
-/// Time limit of one read.
+/// Interval at which a client looks at the clock while it waits for anything.
 pub const TICK: Duration = Duration::from_millis(20);
 /// Silence after which a node that owes an answer is probed, in milliseconds.
 const PROBE_MS: u64 = 200;
 /// Silence after which its connection is dropped, in milliseconds.
 pub const LOST_MS: u64 = 1_000;
-/// Time limit of one write.
-const SEND_PATIENCE: Duration = Duration::from_millis(500);
 /// Age from which on a node is asked for its clock again, in milliseconds, and the share of the
 /// age by which the clocks may have drifted apart.
 const CLOCK_MS: u64 = 2_000;
 const DRIFT_SHARE: u64 = 1_000;
 /// Bytes that are read at once while a connection opens.
 const GREETING_BYTES: usize = 4 << 10;
+/// The largest output buffer that an idle connection keeps.
+const KEPT_BYTES: usize = 64 << 10;
 
 /// Why a client has no connection, or no answer.
 #[derive(Debug)]
@@ -87,19 +90,79 @@ impl From<HandshakeError> for ClientError {
     }
 }
 
-/// A connection that is being opened.
+/// A socket that does not block, with what waits to be sent.
 #[derive(Debug)]
-pub struct PendingConnection {
+struct Link {
     stream: TcpStream,
     /// None if it is not secured.
     session: Option<MutualSession>,
-    handshake: Handshake,
-    /// Bytes of the handshake to send.
+    /// Bytes to send.
     out: Vec<u8>,
-    /// The same bytes as they are sent, encrypted if the connection is secured; `sent` of them
-    /// were.
+    /// Earlier ones as they are sent, encrypted if the connection is secured; `sent` of them were.
     encrypted: Vec<u8>,
     sent: usize,
+    /// The node and the events for which the socket is registered.
+    watched: Option<(u64, EventFlags)>,
+}
+
+impl Link {
+    /// Sends what the socket takes. Whether everything was sent.
+    fn send(&mut self) -> io::Result<bool> {
+        match &mut self.session {
+            Some(session) => session.encrypt(&self.out, &mut self.encrypted),
+            None if self.encrypted.is_empty() => {
+                std::mem::swap(&mut self.encrypted, &mut self.out);
+            }
+            None => self.encrypted.extend_from_slice(&self.out),
+        }
+        self.out.clear();
+        while self.sent < self.encrypted.len() {
+            match self.stream.write(&self.encrypted[self.sent..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => self.sent += count,
+                Err(error) if is_retryable(&error) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        self.sent = 0;
+        self.encrypted.clear();
+        if self.encrypted.capacity() > KEPT_BYTES {
+            self.encrypted = Vec::new();
+        }
+        Ok(true)
+    }
+
+    fn has_unsent(&self) -> bool {
+        !self.out.is_empty() || self.sent < self.encrypted.len()
+    }
+
+    /// Has `epoll` report, with the number of the node, what the connection waits for.
+    fn watch(&mut self, epoll: &OwnedFd, node: u64) -> io::Result<()> {
+        let room = if self.has_unsent() { EventFlags::OUT } else { EventFlags::empty() };
+        let wanted = (node, EventFlags::IN | room);
+        if self.watched != Some(wanted) {
+            let data = EventData::new_u64(node);
+            match self.watched {
+                None => epoll::add(epoll, &self.stream, data, wanted.1)?,
+                Some(_) => epoll::modify(epoll, &self.stream, data, wanted.1)?,
+            }
+            self.watched = Some(wanted);
+        }
+        Ok(())
+    }
+
+    /// The events for [`poll`].
+    fn poll_descriptor(&self) -> PollFd<'_> {
+        let flags = if self.has_unsent() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        PollFd::new(&self.stream, flags)
+    }
+}
+
+/// A connection that is being opened.
+#[derive(Debug)]
+pub struct PendingConnection {
+    link: Link,
+    handshake: Handshake,
     /// The other side's hello and the bytes after its handshake; None before that is complete.
     known: Option<(Hello, Vec<u8>)>,
     /// Packets to send once the connection is open, with the deadline of a request.
@@ -125,13 +188,10 @@ impl PendingConnection {
         let session = identity.session(true)?;
         let mut out = Vec::new();
         let handshake = Handshake::start(identity.clone(), true, &mut out)?;
+        let link = Link { stream, session, out, encrypted: Vec::new(), sent: 0, watched: None };
         Ok(Self {
-            stream,
-            session,
+            link,
             handshake,
-            out,
-            encrypted: Vec::new(),
-            sent: 0,
             known: None,
             packets: Vec::new(),
             clock: None,
@@ -144,11 +204,13 @@ impl PendingConnection {
         now_ms >= self.until_ms
     }
 
-    /// The event to wait for before [`Self::advance`].
-    pub fn poll_descriptor(&self) -> PollFd<'_> {
-        let has_more = !self.out.is_empty() || self.sent < self.encrypted.len();
-        let flags = if has_more { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        PollFd::new(&self.stream, flags)
+    /// Has `epoll` report when [`Self::advance`] has something to do, with the node's number.
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses that.
+    pub fn watch(&mut self, epoll: &OwnedFd, node: u64) -> io::Result<()> {
+        self.link.watch(epoll, node)
     }
 
     /// Keeps a packet until the connection is open, and the deadline of a request.
@@ -172,13 +234,13 @@ impl PendingConnection {
     pub fn advance(&mut self) -> Result<bool, ClientError> {
         let mut buffer = [0; GREETING_BYTES];
         loop {
-            if !self.send()? {
+            if !self.link.send()? {
                 return Ok(false);
             }
             if self.known.is_some() {
                 return Ok(true);
             }
-            match self.stream.read(&mut buffer) {
+            match self.link.stream.read(&mut buffer) {
                 Ok(0) => return Err(io::Error::from(ErrorKind::UnexpectedEof).into()),
                 Ok(count) => self.take(&buffer[..count])?,
                 Err(error) if is_retryable(&error) => return Ok(false),
@@ -187,33 +249,15 @@ impl PendingConnection {
         }
     }
 
-    /// Sends what the socket takes. Whether everything was sent.
-    fn send(&mut self) -> io::Result<bool> {
-        match &mut self.session {
-            Some(session) => session.encrypt(&self.out, &mut self.encrypted),
-            None => self.encrypted.extend_from_slice(&self.out),
-        }
-        self.out.clear();
-        while self.sent < self.encrypted.len() {
-            match self.stream.write(&self.encrypted[self.sent..]) {
-                Ok(count) => self.sent += count,
-                Err(error) if is_retryable(&error) => return Ok(false),
-                Err(error) => return Err(error),
-            }
-        }
-        (self.sent, self.encrypted) = (0, Vec::new());
-        Ok(true)
-    }
-
     fn take(&mut self, said: &[u8]) -> Result<(), ClientError> {
         let mut plain = Vec::new();
-        let said = match &mut self.session {
+        let said = match &mut self.link.session {
             Some(session) => {
                 if let Err(error) = session.receive(said, &mut plain) {
                     // Sends the alert, if the other side still listens.
                     let mut alert = Vec::new();
                     session.encrypt(&[], &mut alert);
-                    let _ = self.stream.write(&alert);
+                    let _ = self.link.stream.write(&alert);
                     return Err(error.into());
                 }
                 if let Some(binding) = session.binding() {
@@ -223,7 +267,7 @@ impl PendingConnection {
             }
             None => said,
         };
-        self.known = self.handshake.feed(said, &mut self.out)?;
+        self.known = self.handshake.feed(said, &mut self.link.out)?;
         if self.clock.is_none() {
             self.clock = self.handshake.clock_ms().map(|clock_ms| (clock_ms, boot_ms()));
         }
@@ -240,20 +284,14 @@ impl PendingConnection {
         let nobody = || ClientError::Answer("the other side is a client, not a node".to_owned());
         let (hello, rest) = self.known.ok_or_else(nobody)?;
         let peer = hello.from.ok_or_else(nobody)?;
-        let stream = self.stream;
-        stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(TICK))?;
-        stream.set_write_timeout(Some(SEND_PATIENCE))?;
         let mut frames = FrameReader::default();
         frames.feed(&rest);
         let mut connection = ClientConnection {
-            stream,
-            session: self.session,
+            link: self.link,
             peer,
             cluster: hello.cluster,
             wire_version: hello.version.min(WIRE_VERSION),
             frames,
-            out: Vec::new(),
             plain: Vec::new(),
             in_flight: 0,
             has_received: true,
@@ -309,7 +347,8 @@ pub fn open_first(
                 None => {}
             }
         }
-        wait(&mut pending.iter().map(PendingConnection::poll_descriptor).collect::<Vec<_>>());
+        let links = pending.iter().map(|dial| dial.link.poll_descriptor());
+        wait_for(&mut links.collect::<Vec<_>>(), TICK);
         let mut place = 0;
         while place < pending.len() {
             match pending[place].advance() {
@@ -326,28 +365,18 @@ pub fn open_first(
     }
 }
 
-/// Waits for at least one descriptor, at most for a tick. Which of them are ready.
-pub fn wait(descriptors: &mut [PollFd<'_>]) -> Vec<bool> {
-    wait_for(descriptors, TICK)
-}
-
-/// Waits for at least one descriptor. Which of them are ready.
-pub fn wait_for(descriptors: &mut [PollFd<'_>], patience: Duration) -> Vec<bool> {
+/// Waits for at least one descriptor.
+pub fn wait_for(descriptors: &mut [PollFd<'_>], patience: Duration) {
     let seconds = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX);
     let timeout = Timespec { tv_sec: seconds, tv_nsec: patience.subsec_nanos().into() };
-    // An interrupted wait finds nothing ready.
-    if poll(descriptors, Some(&timeout)).is_err() {
-        return vec![false; descriptors.len()];
-    }
-    descriptors.iter().map(|descriptor| !descriptor.revents().is_empty()).collect()
+    // An interrupted wait finds nothing ready, and is repeated.
+    let _ = poll(descriptors, Some(&timeout));
 }
 
-/// An open connection of a client to a node, whose calls block.
+/// An open connection of a client to a node.
 #[derive(Debug)]
 pub struct ClientConnection {
-    stream: TcpStream,
-    /// None if it is not secured.
-    session: Option<MutualSession>,
+    link: Link,
     /// The node at the other end.
     pub peer: Peer,
     /// The number of the node's cluster.
@@ -355,7 +384,6 @@ pub struct ClientConnection {
     /// The wire version that both ends speak.
     wire_version: u16,
     frames: FrameReader,
-    out: Vec<u8>,
     /// Buffer for what was decrypted last.
     plain: Vec<u8>,
     /// Number of requests without an answer.
@@ -406,28 +434,19 @@ impl ClientConnection {
             return;
         }
         // Requests are cut far below the bound.
-        if encode_frame(number, packet, &mut self.out).is_ok() {
+        if encode_frame(number, packet, &mut self.link.out).is_ok() {
             self.has_received |= self.in_flight == 0;
             self.in_flight += 1;
         }
     }
 
-    /// Sends what is queued.
+    /// Sends what is queued, as far as the socket takes it.
     ///
     /// # Errors
     ///
-    /// If the connection is broken, or takes nothing within `SEND_PATIENCE`.
+    /// If the connection is broken.
     pub fn send(&mut self) -> io::Result<()> {
-        let result = match &mut self.session {
-            Some(session) => {
-                let mut encrypted = Vec::new();
-                session.encrypt(&self.out, &mut encrypted);
-                self.stream.write_all(&encrypted)
-            }
-            None => self.stream.write_all(&self.out),
-        };
-        self.out.clear();
-        result
+        self.link.send().map(drop)
     }
 
     /// Sends a packet without an answer just before the connection is closed, if the socket takes
@@ -435,7 +454,16 @@ impl ClientConnection {
     pub fn send_last(&mut self, packet: &Packet) {
         self.push(0, packet);
         // The connection is closed whether this fails or not.
-        let _ = self.stream.set_nonblocking(true).and_then(|()| self.send());
+        let _ = self.send();
+    }
+
+    /// As [`PendingConnection::watch`], for what arrives and for room to send the rest.
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses that.
+    pub fn watch(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+        self.link.watch(epoll, self.peer.node.get().into())
     }
 
     /// Whether the node still answers, as far as is known. Probes a node that owes an answer and is
@@ -459,27 +487,27 @@ impl ClientConnection {
         self.has_received = true;
     }
 
-    /// The event of something to read.
-    pub fn poll_descriptor(&self) -> PollFd<'_> {
-        PollFd::new(&self.stream, PollFlags::IN)
+    /// Waits until there is something to read, or room to send the rest; at most for a tick.
+    pub fn wait(&self) {
+        wait_for(&mut [self.link.poll_descriptor()], TICK);
     }
 
-    /// Reads what arrives within a tick. Whether the connection is still open.
+    /// Sends the rest, and reads what has arrived. Whether the connection is still open.
     pub fn receive(&mut self, buffer: &mut [u8]) -> bool {
-        match self.stream.read(buffer) {
+        if self.send().is_err() {
+            return false;
+        }
+        match self.link.stream.read(buffer) {
             Ok(0) => false,
             Ok(count) => self.take(&buffer[..count]),
-            Err(error) => matches!(
-                error.kind(),
-                ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-            ),
+            Err(error) => is_retryable(&error),
         }
     }
 
     /// Handles what was read. Whether the connection is still good.
     fn take(&mut self, bytes: &[u8]) -> bool {
         self.has_received = true;
-        let Some(session) = &mut self.session else {
+        let Some(session) = &mut self.link.session else {
             self.frames.feed(bytes);
             return true;
         };
