@@ -115,6 +115,51 @@ impl Lines {
     }
 }
 
+/// Until the third node, which is stopped, is found silent, a client that asks for its keys waits;
+/// others on the same worker do not. Where the machine is so busy that they are slower than the one
+/// gives up, this is tried again.
+fn nobody_waits_for_another(nodes: &[Running], keys: &[String], lost: &BTreeSet<&String>) {
+    let sound: Vec<&String> = keys.iter().filter(|key| !lost.contains(key)).collect();
+    let all: String = sound.iter().map(|key| format!("get {key}\r\n")).collect();
+    let one = lost.first().expect("some").as_str();
+    for _ in 0..10 {
+        signal(&nodes[2], "-CONT");
+        answers_again(&nodes[..1], lost);
+        stop(&nodes[2]);
+        let mut patient = Lines::connect(clients(&nodes[0]));
+        patient.send(&format!("get {one}\r\n"));
+        let mut client = Lines::connect(clients(&nodes[0]));
+        client.send(&all);
+        assert!(sound.iter().all(|key| client.value_of(key, "hi")));
+        let stream = patient.0.get_ref();
+        stream.set_nonblocking(true).expect("an option");
+        let is_unanswered = stream.peek(&mut [0]).is_err();
+        stream.set_nonblocking(false).expect("an option");
+        assert!(!patient.value_of(one, "hi"), "its owner is stopped");
+        if is_unanswered {
+            return;
+        }
+    }
+    panic!("clients wait for another client's key");
+}
+
+/// Waits until these nodes find the keys of one that was stopped.
+fn answers_again(nodes: &[Running], keys: &BTreeSet<&String>) {
+    for node in nodes {
+        let begin = Instant::now();
+        let mut client = Lines::connect(clients(node));
+        for key in keys {
+            loop {
+                client.send(&format!("get {key}\r\n"));
+                if client.value_of(key, "hi") {
+                    break;
+                }
+                assert!(begin.elapsed() < PATIENCE, "{key} stays away");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_stopped_node_costs_only_its_own_keys_and_nothing_takes_effect_late() {
     let Some(etcd) = EtcdProcess::start() else {
@@ -145,6 +190,7 @@ fn a_stopped_node_costs_only_its_own_keys_and_nothing_takes_effect_late() {
     }
     assert!(SHARE.contains(&lost.len()), "{} of the stopped one", lost.len());
     let one = lost.first().expect("some").as_str();
+    nobody_waits_for_another(&nodes, &keys, &lost);
     // A get of several keys ends in the error.
     let other = keys.iter().find(|key| !lost.contains(key)).expect("some");
     assert_eq!(client.ask(&format!("get {other} {one}\r\n")), format!("VALUE {other} 0 2"));
@@ -159,19 +205,7 @@ fn a_stopped_node_costs_only_its_own_keys_and_nothing_takes_effect_late() {
     }
     std::thread::sleep(DEADLINE);
     signal(&nodes[2], "-CONT");
-    for node in &nodes {
-        let begin = Instant::now();
-        let mut client = Lines::connect(clients(node));
-        for key in &lost {
-            loop {
-                client.send(&format!("get {key}\r\n"));
-                if client.value_of(key, "hi") {
-                    break;
-                }
-                assert!(begin.elapsed() < PATIENCE, "{key} stays away");
-            }
-        }
-    }
+    answers_again(&nodes, &lost);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use amalgam_op::{HashSeed, Hit, ItemView, Key, Now, Op, Outcome};
 
+use crate::late::{LateAnswers, Patience};
 use crate::mem::{Evictions, ItemRef, Memory, Pinned};
 use crate::signal::Signal;
 use crate::{Configuration, OpenError, Statistics};
@@ -116,7 +117,7 @@ pub trait Worker {
     fn get_batch(&mut self, keys: &[Key<'_>], now: &Now, sink: &mut impl Sink) -> usize;
 
     /// Carries out `op` atomically. If the outcome is [`Outcome::Hit`], the item went to
-    /// `sink.hit(0, …)` first.
+    /// `sink.hit(0, …)` first. If `sink.later(0)` was called, nothing was done.
     fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome;
 
     /// Asks the memory system for the index words of `key`; a hint, for requests that are applied
@@ -144,6 +145,12 @@ pub trait Worker {
         self.quiesce();
         false
     }
+
+    /// The part whose answers may come later; None if all are at hand.
+    #[inline]
+    fn late_answers(&mut self) -> Option<&mut dyn LateAnswers> {
+        None
+    }
 }
 
 /// Where reads put what they find.
@@ -165,6 +172,19 @@ pub trait Sink {
     /// this; by default it is reported as a miss.
     fn unanswered(&mut self, position: usize) -> ControlFlow<()> {
         self.miss(position)
+    }
+
+    /// What to do if the answer for `position` is not at hand. Only asked by a worker with
+    /// [`Worker::late_answers`], for the position behind the last that was answered.
+    fn patience(&self, position: usize) -> Patience {
+        let _ = position;
+        Patience::Waits
+    }
+
+    /// The answer for `position` is not at hand, and the caller does not wait for it. Ends the
+    /// batch before this key.
+    fn later(&mut self, position: usize) {
+        let _ = position;
     }
 }
 

@@ -59,8 +59,9 @@ mod engine;
 #[cfg(not(loom))]
 mod engines;
 pub mod hotring;
-pub mod maintenance;
 #[cfg(not(loom))]
+mod late;
+pub mod maintenance;
 mod map;
 pub mod mem;
 pub mod memc3;
@@ -91,6 +92,7 @@ pub use engine::Engine;
 pub use engine::{Cursor, Flush, Found, NullSink, Sink, Store, Worker};
 #[cfg(not(loom))]
 pub use engines::{DEFAULT_ENGINE, ENGINES, EngineInfo, EngineVisitor, with_engine};
+pub use late::{Begun, LateAnswers, Patience, Ticket};
 pub use statistics::MemoryLosses;
 pub use statistics::{ClassStatistics, MemoryStatistics, Statistics};
 

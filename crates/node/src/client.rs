@@ -280,8 +280,10 @@ impl ClusterClient {
             return Err(ChunkError::TooLarge);
         }
         let now_ms = boot_ms();
-        if self.client.pending() == 0 {
+        if !self.waits_for_anything() {
             self.next_tick_ms = now_ms + TICK.as_millis() as u64;
+        }
+        if self.client.pending() == 0 {
             self.next_members_ms = now_ms + MEMBERS_MS;
             let silent = self.deadlines.as_ref().map(|deadlines| Arc::clone(&deadlines.silent));
             for (peer, connection) in &mut self.connections {
@@ -331,7 +333,7 @@ impl ClusterClient {
     }
 
     /// Waits until [`Self::turn`] has something to do, at most for a tick.
-    fn wait(&self) {
+    pub fn wait(&self) {
         wait_for(&mut [PollFd::new(&self.epoll, PollFlags::IN)], TICK);
     }
 

@@ -4,10 +4,10 @@
 //! etcd (`etcd`, `etcd_client`). `lease_keeper` renews a node's lease there. `event_loop` is the
 //! thread that reads, decides and sends, over each `connection`, of which `admission` bounds those
 //! that proved nothing yet; `file_storage` holds its backups.
-//! `client` talks to all nodes over blocking connections (`client_connection`), and `gateway` lets
-//! the server answer memcached's clients for the whole cluster, with the items of its own node at
-//! hand (`owned_items`). `state_file` keeps a copy of what
-//! etcd holds next to a node's backups, and `restore` makes a cluster of such copies.
+//! `client` talks to all nodes (`client_connection`), and `gateway` lets the server answer
+//! memcached's clients for the whole cluster, with the items of its own node at hand
+//! (`owned_items`) and those of others later (`late`). `state_file` keeps a copy of what etcd holds
+//! next to a node's backups, and `restore` makes a cluster of such copies.
 //! `fuzzing`, in builds of fuzz targets only, has doors to what is otherwise reached through
 //! sockets.
 //!
@@ -32,6 +32,7 @@ mod file_storage;
 pub mod fuzzing;
 mod gateway;
 mod handshake;
+mod late;
 mod lease_keeper;
 mod local;
 mod log_writer;

@@ -527,7 +527,7 @@ impl RunningNode {
         let (engines, state) = (Arc::clone(&self.engines), Arc::clone(&self.state));
         let membership = Arc::clone(&self.membership);
         let credentials = self.credentials.without_operator();
-        Gateway::new(engines, state, membership, self.address.to_string(), credentials)
+        Gateway::new(engines, state, membership, self.joined, credentials)
     }
 
     /// Hands everything to the other nodes, as far as they accept it within `patience`. Whether

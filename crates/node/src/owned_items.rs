@@ -65,6 +65,15 @@ impl<'i> OwnedItems<'i> {
         self.served.as_ref().is_some_and(|served| served.may_read(ChunkId::named(key.hash())))
     }
 
+    /// Whether the operation may be executed here.
+    pub fn may_apply(&self, op: &Op<'_>) -> bool {
+        let id = ChunkId::named(op.key.hash());
+        self.served.as_ref().is_some_and(|served| match ItemVerb::may_write(&op.verb) {
+            true => served.may_write(id),
+            false => served.may_read(id),
+        })
+    }
+
     /// Reads keys of which [`Self::may_read`] was true. Passes them to the sink with positions from
     /// `first` on, and times of the clock `now`. Returns how many keys were answered.
     pub fn get_batch(

@@ -139,11 +139,13 @@ fn nothing_is_answered_for_a_node_that_has_stopped() {
     client.talk("set key 0 0 2\r\nho\r\n", refused);
 }
 
-/// A coordinator that cannot be reached for a while when it is to count a flush.
+/// A coordinator that cannot be reached for a while when it is to count a flush, or does not
+/// answer.
 #[derive(Debug)]
 struct Absent {
     inner: Embedded,
     is_away: AtomicBool,
+    hangs: AtomicBool,
     /// How often it was.
     missed: AtomicU32,
 }
@@ -174,6 +176,9 @@ impl Membership for Absent {
     }
 
     fn flush(&self) -> Result<u64, MembershipError> {
+        while self.hangs.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         if self.is_away.load(Ordering::Acquire) {
             self.missed.fetch_add(1, Ordering::AcqRel);
             return Err(MembershipError::Unreachable("nobody is there".to_owned()));
@@ -212,6 +217,7 @@ fn a_flush_that_did_not_happen_is_no_ok() {
     let membership = Arc::new(Absent {
         inner: Embedded::new(7, 8, LEASE_MS),
         is_away: AtomicBool::new(true),
+        hangs: AtomicBool::new(false),
         missed: AtomicU32::new(0),
     });
     let missed = || membership.missed.load(Ordering::Acquire);
@@ -238,6 +244,24 @@ fn a_flush_that_did_not_happen_is_no_ok() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs();
     other.talk(format!("flush_all {}\r\n", now - 5), "OK\r\n");
     wait_for("a time is taken as a delay", &mut is_gone);
+}
+
+#[test]
+fn a_flush_that_takes_long_stops_no_other_client() {
+    let membership = Arc::new(Absent {
+        inner: Embedded::new(7, 8, LEASE_MS),
+        is_away: AtomicBool::new(false),
+        hangs: AtomicBool::new(true),
+        missed: AtomicU32::new(0),
+    });
+    let cluster = cluster_of(Arc::clone(&membership) as Arc<dyn Membership>, 2, 1);
+    let (mut flushing, mut client) = (cluster.servers[0].connect(), cluster.servers[0].connect());
+    client.talk("set key 0 0 2\r\nhi\r\n", "STORED\r\n");
+    flushing.send("flush_all\r\nget key\r\n");
+    client.talk("get key\r\n", "VALUE key 0 2\r\nhi\r\nEND\r\n");
+    membership.hangs.store(false, Ordering::Release);
+    flushing.expect("OK\r\nEND\r\n");
+    client.talk("get key\r\n", "END\r\n");
 }
 
 #[test]

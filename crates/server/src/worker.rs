@@ -11,18 +11,22 @@
 //! 2. A connection whose output is not drained is not read from: its memory is bounded by one read,
 //!    one incomplete request and one output.
 //! 3. The time of a batch is sampled after its requests were received.
+//! 4. A connection whose request waits for an answer of the store ([`amalgam_index::LateAnswers`])
+//!    is not served; it goes on when the answer is there.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use amalgam_index::{Store, Worker as _};
+use amalgam_index::{Begun, Store, Worker as _};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
 use crate::connections::budget::MAX_OUTPUT_BYTES;
 use crate::connections::connection::{
     Bounds, Connection, Input, OWN_BUFFER_BYTES, READ_BYTES, Received,
 };
-use crate::connections::reactor::{MAX_EVENTS, ReactorGuard, WAKE_EVENT, WorkStealer};
+use crate::connections::reactor::{
+    ANSWERS_EVENT, MAX_EVENTS, ReactorGuard, WAKE_EVENT, WorkStealer,
+};
 use crate::connections::slab::{ConnectionId, from_event_data, to_event_data};
 use crate::metrics::counters::{Counters, Counts};
 use crate::metrics::hot_keys::Sampler;
@@ -93,6 +97,8 @@ pub struct Worker<'s, S: Store + 's> {
     counts: Counts,
     stopwatch: Stopwatch,
     sampler: Sampler<'s>,
+    /// Connections whose answers have come; empty between calls.
+    answered: Vec<u64>,
     /// Bytes of output from which on a connection of the current batch waits.
     output_limit_bytes: usize,
     /// The server's second at the last batch or tick.
@@ -120,10 +126,14 @@ impl<'s, S: Store> Worker<'s, S> {
             epoll::add(epoll, socket.socket(), data, EventFlags::IN | EventFlags::EXCLUSIVE)?;
             datagrams.push(socket);
         }
+        let mut index = state.index.worker();
+        if let Some(answers) = index.late_answers().and_then(|late| late.descriptor()) {
+            epoll::add(epoll, answers, EventData::new_u64(ANSWERS_EVENT), EventFlags::IN)?;
+        }
         Ok(Self {
             state,
             number,
-            index: state.index.worker(),
+            index,
             stealer: WorkStealer::new(number),
             datagrams,
             scratch: vec![0; BATCH_BYTES],
@@ -135,6 +145,7 @@ impl<'s, S: Store> Worker<'s, S> {
             counts: Counts::default(),
             stopwatch: Stopwatch::default(),
             sampler: state.hot_keys.sampler(number),
+            answered: Vec::new(),
             output_limit_bytes: MAX_OUTPUT_BYTES,
             seconds,
             last_tick_seconds: seconds,
@@ -177,7 +188,8 @@ impl<'s, S: Store> Worker<'s, S> {
     pub fn turn(&mut self, events: &mut Vec<Event>, timeout: Duration) -> io::Result<bool> {
         let reactors = &self.state.reactors;
         let reactor = &reactors[self.number];
-        reactor.wait(events, timeout)?;
+        let due = self.index.late_answers().and_then(|late| late.next_turn());
+        reactor.wait(events, due.map_or(timeout, |due| due.min(timeout)))?;
         let lap = self.stopwatch.start(self.counters());
         let mut guard = reactor.lock();
         self.serve(&mut guard, events);
@@ -187,7 +199,10 @@ impl<'s, S: Store> Worker<'s, S> {
         if let Some(lap) = lap {
             lap.end(self.counters(), &self.state.latencies[self.number]);
         }
-        if let Some(mut guard) = self.stealer.steal(reactors, events) {
+        // Only the worker that began an operation knows its answer.
+        if self.index.late_answers().is_none()
+            && let Some(mut guard) = self.stealer.steal(reactors, events)
+        {
             self.serve(&mut guard, events);
             if !guard.ready.is_empty() {
                 guard.reactor.wake();
@@ -216,16 +231,45 @@ impl<'s, S: Store> Worker<'s, S> {
     /// Handles events, and serves the connections that are ready.
     fn serve(&mut self, guard: &mut ReactorGuard<'_>, events: &[Event]) {
         self.seconds = self.state.clock.seconds();
+        let mut has_answers = false;
         for event in events {
             match event.data.u64() {
                 WAKE_EVENT => self.take_arrivals(guard),
+                ANSWERS_EVENT => has_answers = true,
                 socket @ DATAGRAM_SOCKETS.. => {
                     self.serve_datagrams((socket - DATAGRAM_SOCKETS) as usize);
                 }
                 id => self.note_event(guard, from_event_data(id), event.flags),
             }
         }
+        self.take_answers(guard, has_answers);
         self.serve_ready(guard);
+        // Sends what was begun.
+        self.take_answers(guard, false);
+    }
+
+    /// Sends what the store has begun, and lets the connections go on whose answers have come.
+    #[inline]
+    fn take_answers(&mut self, guard: &mut ReactorGuard<'_>, has_event: bool) {
+        let Some(late) = self.index.late_answers() else { return };
+        let mut answered = std::mem::take(&mut self.answered);
+        let has_room = late.turn(has_event, &mut answered);
+        for id in answered.drain(..) {
+            self.go_on(guard, from_event_data(id));
+        }
+        self.answered = answered;
+        if has_room {
+            for id in std::mem::take(&mut guard.without_room) {
+                self.go_on(guard, id);
+            }
+        }
+    }
+
+    /// Lets a connection go on that waited for an answer of the store.
+    fn go_on(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
+        let Some(connection) = guard.slab.get_mut(id) else { return };
+        connection.is_waiting = false;
+        self.settle(guard, id);
     }
 
     /// Takes over the connections that the main thread accepted for this reactor.
@@ -318,7 +362,11 @@ impl<'s, S: Store> Worker<'s, S> {
         if connection.has_unsent() && !self.send(guard, id) {
             return;
         }
+        let has_late = self.index.late_answers().is_some();
         let Some(connection) = guard.slab.get_mut(id) else { return };
+        if connection.is_waiting {
+            return;
+        }
         let counters = self.counters();
         let mut bytes_read = 0;
         let bounds = Bounds {
@@ -341,6 +389,7 @@ impl<'s, S: Store> Worker<'s, S> {
                 );
                 slot.number = connection.info.number;
                 slot.is_starved = is_starved;
+                slot.stream = has_late.then_some((to_event_data(id), connection.consumed_bytes));
                 slot.output_limit_bytes = self.output_limit_bytes;
                 if slot.output.bytes.capacity() == 0 {
                     slot.output.bytes = self.spare.pop().unwrap_or_default();
@@ -412,6 +461,9 @@ impl<'s, S: Store> Worker<'s, S> {
             connection.input = input.rest(slot.consumed, &self.scratch);
             connection.protocol_state = slot.protocol_state;
             connection.output = slot.output;
+            connection.consumed_bytes += slot.consumed as u64;
+            connection.has_late_answers |= slot.begun.is_some();
+            connection.is_waiting = matches!(slot.begun, Some(Begun::Waits | Begun::NoRoom));
             connection.is_closing |= slot.is_closing;
             if slot.is_broken {
                 connection.close_reason = CloseReason::Error;
@@ -424,10 +476,36 @@ impl<'s, S: Store> Worker<'s, S> {
                 self.hand_to_log(guard, id, events);
                 continue;
             }
+            if slot.begun == Some(Begun::NoRoom) {
+                guard.without_room.push(id);
+            }
             self.send(guard, id);
+            self.discard_answers(guard, id);
             self.settle(guard, id);
         }
         (self.inputs, self.slots) = (inputs, slots);
+    }
+
+    /// Drops the store's answers that a connection has no more use for, or can ask for again.
+    #[inline]
+    fn discard_answers(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
+        if let Some(connection) = guard.slab.get_mut(id)
+            && connection.has_late_answers
+            && let Some(late) = self.index.late_answers()
+        {
+            let is_slow = connection.has_unsent() && !connection.is_waiting;
+            connection.has_late_answers =
+                late.discard(to_event_data(id), connection.consumed_bytes, is_slow);
+        }
+    }
+
+    /// Drops all of the store's answers to a connection that goes.
+    fn forget_answers(&mut self, id: ConnectionId, connection: &Connection) {
+        if connection.has_late_answers
+            && let Some(late) = self.index.late_answers()
+        {
+            late.discard(to_event_data(id), u64::MAX, true);
+        }
     }
 
     /// Sends what can be sent. Returns whether the connection is open and everything was sent.
@@ -515,7 +593,7 @@ impl<'s, S: Store> Worker<'s, S> {
             (connection.charged_bytes, connection.held_bytes) = (bytes, held);
         }
         let can_go_on = connection.is_readable || connection.protocol_state.has_backlog();
-        let waits = connection.has_unsent() || connection.paused_until > 0;
+        let waits = connection.has_unsent() || connection.paused_until > 0 || connection.is_waiting;
         if can_go_on && !waits && !connection.is_queued {
             connection.is_queued = true;
             guard.ready.push(id);
@@ -527,6 +605,7 @@ impl<'s, S: Store> Worker<'s, S> {
 
     fn close(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
         let Some(mut connection) = guard.slab.remove(id) else { return };
+        self.forget_answers(id, &connection);
         guard.stalled -= usize::from(connection.is_stalled);
         self.state.buffers.recharge(connection.charged_bytes, 0);
         self.state.buffers.recharge_session(connection.transport.kept_bytes(), 0);
@@ -543,6 +622,7 @@ impl<'s, S: Store> Worker<'s, S> {
     /// Gives a connection that became a watcher to the log. The counters count it as closed.
     fn hand_to_log(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId, events: Events) {
         let Some(connection) = guard.slab.remove(id) else { return };
+        self.forget_answers(id, &connection);
         guard.stalled -= usize::from(connection.is_stalled);
         self.state.buffers.recharge(connection.charged_bytes, 0);
         self.state.buffers.recharge_session(connection.transport.kept_bytes(), 0);
@@ -609,8 +689,8 @@ impl<'s, S: Store> Worker<'s, S> {
         self.close(guard, id);
     }
 
-    /// Before the worker ends: answers what has arrived, sends for up to [`DRAIN_TIMEOUT`] what is
-    /// unsent, and closes all connections.
+    /// Before the worker ends: answers what has arrived, waits for up to [`DRAIN_TIMEOUT`] for late
+    /// answers and until all is sent, and closes all connections.
     fn drain(&mut self, guard: &mut ReactorGuard<'_>, events: &mut Vec<Event>) {
         let end = Instant::now() + DRAIN_TIMEOUT;
         let _ = guard.reactor.fetch(events, Duration::ZERO);
@@ -618,7 +698,10 @@ impl<'s, S: Store> Worker<'s, S> {
         loop {
             let unsent = guard.slab.iter().filter(|(_, connection)| connection.has_unsent());
             let unsent: Vec<_> = unsent.map(|(id, _)| id).collect();
-            let mut is_drained = true;
+            self.take_answers(guard, true);
+            self.serve_ready(guard);
+            self.take_answers(guard, false);
+            let mut is_drained = !guard.slab.values().any(|connection| connection.is_waiting);
             for id in unsent {
                 is_drained &= self.send(guard, id);
             }

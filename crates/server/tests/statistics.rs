@@ -4,10 +4,11 @@ mod support;
 
 use std::io::Read;
 use std::net::TcpStream;
+use std::time::Instant;
 
 use amalgam_index::Mercury;
 use amalgam_server::Settings;
-use support::{Client, Running, settings};
+use support::{Client, PATIENCE, Running, settings};
 
 /// Sends a command and reads the answer up to `end`.
 fn ask(client: &mut Client<TcpStream>, command: &str, end: &str) -> String {
@@ -111,7 +112,12 @@ fn connections_are_listed_with_their_states() {
     let (mut waiting, mut client) = (server.connect(), server.connect());
     waiting.talk("mn\r\nset a 0 0 10\r\n", "MN\r\n");
     let own = client.0.local_addr().unwrap();
-    let text = ask(&mut client, "stats conns", "END\r\n");
+    let mut text = ask(&mut client, "stats conns", "END\r\n");
+    // A connection's state is noted after its answer was sent.
+    let begin = Instant::now();
+    while !text.contains(":state conn_nread\r\n") && begin.elapsed() < PATIENCE {
+        text = ask(&mut client, "stats conns", "END\r\n");
+    }
     let place = format!("addr tcp:127.0.0.1:{}", server.port);
     assert!(text.contains(&format!(":{place}\r\n")), "{text}");
     assert!(text.contains(&format!(":listen_{place}\r\n")), "{text}");

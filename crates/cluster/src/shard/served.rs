@@ -253,11 +253,17 @@ impl ServedThread {
         !self.served.unacknowledged.has(id) && self.is_current() && self.is_in_time(began_ms)
     }
 
+    /// Whether this thread may try to write an item in the engine.
+    #[inline]
+    pub fn may_write(&self, id: ChunkId) -> bool {
+        self.publication.writable.contains(id)
+    }
+
     /// Begins a write to `id` in the engine; if true, [`Self::end_write`] must follow. If false the
     /// service has to execute it.
     #[inline]
     pub fn begin_write(&self, id: ChunkId, now_ms: u64) -> bool {
-        if !self.publication.writable.contains(id) {
+        if !self.may_write(id) {
             return false;
         }
         self.writer.0.store(self.publication.version, Ordering::Release);

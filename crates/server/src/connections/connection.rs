@@ -51,6 +51,12 @@ pub struct Connection {
     pub paused_until: u32,
     /// Whether the connection is in the reactor's ready list.
     pub is_queued: bool,
+    /// Whether its first request waits for an answer that comes later.
+    pub is_waiting: bool,
+    /// Whether the store may hold answers to its requests.
+    pub has_late_answers: bool,
+    /// Bytes of requests that were dealt with.
+    pub consumed_bytes: u64,
     /// Bytes of buffers charged to the server's budget.
     pub charged_bytes: usize,
     /// Bytes of buffers and pinned values, as the registry was last told.
@@ -123,6 +129,9 @@ impl Connection {
             is_stalled: false,
             paused_until: 0,
             is_queued: false,
+            is_waiting: false,
+            has_late_answers: false,
+            consumed_bytes: 0,
             charged_bytes: 0,
             held_bytes: 0,
         }

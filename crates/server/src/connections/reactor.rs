@@ -35,6 +35,9 @@ pub const MAX_EVENTS: usize = 256;
 /// The data of the event that [`Reactor::wake`] causes. No connection id has this value.
 pub const WAKE_EVENT: u64 = u64::MAX;
 
+/// The data of the event that answers of the store have come. No connection id has this value.
+pub const ANSWERS_EVENT: u64 = u64::MAX - 1;
+
 /// Batches of its own after which a worker looks at another's reactor: a few hundred microseconds
 /// of small requests. An attempt that finds nothing costs a system call.
 const BATCHES_PER_STEAL: u32 = 8;
@@ -63,6 +66,8 @@ pub struct Connections {
     pub ready: Vec<ConnectionId>,
     /// Those that are paused after a failed login, and some that have closed since.
     pub paused: Vec<ConnectionId>,
+    /// Those that wait until the store has room for an operation, and some that have closed since.
+    pub without_room: Vec<ConnectionId>,
     /// The number of those whose last attempt to send left a part of an answer unsent.
     pub stalled: usize,
 }

@@ -15,7 +15,7 @@
 //!
 //! [`BufferBudget::output_allowance`]: crate::connections::budget::BufferBudget::output_allowance
 
-use amalgam_index::Store;
+use amalgam_index::{Store, Worker};
 
 use crate::request::context::BatchContext;
 use crate::request::dump::continue_dump;
@@ -59,6 +59,10 @@ impl Batch {
             }
             execute_reads(context, stage, slots);
             execute_writes(context, stage, slots);
+            if context.index.late_answers().is_some() {
+                // The next stage begins with reads of what this one may write.
+                slots.iter_mut().for_each(|slot| slot.ahead = None);
+            }
         }
         for slot in slots.iter_mut().filter(|slot| slot.protocol_state.dump.is_some()) {
             continue_dump(context, slot);

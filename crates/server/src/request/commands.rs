@@ -10,18 +10,19 @@ use crate::auth::sasl::{self, SaslStep};
 use crate::compat::MEMCACHED_VERSION;
 use crate::request::context::BatchContext;
 use crate::request::slot::RequestSlot;
-use crate::request::{admin_commands, stats_command};
+use crate::request::{admin_commands, late, stats_command};
 use crate::watch::events::Events;
 
 /// memcached's highest verbosity; higher requests are clamped to it.
 const MOST_VERBOSE: u32 = 2;
 
-/// Executes a command and answers it.
+/// Executes a command, whose first byte is `start`, and answers it.
 pub fn run<S: Store>(
     context: &mut BatchContext<'_, '_, S>,
     slot: &mut RequestSlot,
     command: &Command<'_>,
     reply: &Reply<'_>,
+    start: u32,
 ) {
     let state = context.state;
     let out = &mut slot.output.bytes;
@@ -42,7 +43,12 @@ pub fn run<S: Store>(
             reply.problem(out, Problem::FLUSH_DISABLED);
         }
         Command::FlushAll { delay_seconds } => {
-            let is_complete = flush(context, *delay_seconds);
+            let Some(flush) = late::flush(context, slot, *delay_seconds, start) else { return };
+            context.counts.cmd_flush += 1;
+            let is_complete = match flush {
+                Flush::ByClock => flush_by_clock(context, *delay_seconds),
+                flush => flush == Flush::Done,
+            };
             let out = &mut slot.output.bytes;
             if is_complete {
                 reply.ok(out);
@@ -157,14 +163,9 @@ fn conclude<S: Store>(
     }
 }
 
-/// Drops all items, now or later, and returns whether that is certain to be complete. What follows
-/// in the same batch is written after the flush.
-fn flush<S: Store>(context: &mut BatchContext<'_, '_, S>, delay_seconds: i64) -> bool {
-    context.counts.cmd_flush += 1;
-    match context.state.index.flush(delay_seconds) {
-        Flush::ByClock => {}
-        result => return result == Flush::Done,
-    }
+/// Makes all items dead, now or later, and returns whether that is certain to be complete. What
+/// follows in the same batch is written after the flush.
+fn flush_by_clock<S: Store>(context: &mut BatchContext<'_, '_, S>, delay_seconds: i64) -> bool {
     let clock = &context.state.clock;
     if delay_seconds > 0 {
         clock.flush_at(Expiry::from_client(delay_seconds, &context.now).0);

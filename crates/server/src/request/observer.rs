@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 
-use amalgam_index::{Found, Sink, Store, Worker};
+use amalgam_index::{Found, Patience, Sink, Store, Worker};
 use amalgam_op::{Expiry, Get, Key, Now, Op, Outcome, StoreMode, Verb};
 
 use crate::metrics::prefixes::{KeyOperation, Prefixes};
@@ -69,6 +69,9 @@ impl<'s> Observer<'s> {
             }
             fn miss(&mut self, _: usize) -> ControlFlow<()> {
                 ControlFlow::Continue(())
+            }
+            fn patience(&self, _: usize) -> Patience {
+                Patience::Never
             }
         }
         let mut length = Length(ReadResult::NotFound);

@@ -2,12 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use amalgam_index::{Found, Sink, Store, Worker};
-use amalgam_op::{Key, Now, Op, Outcome};
+use amalgam_index::{Found, Patience, Sink, Store, Worker};
+use amalgam_op::{Get, Key, Now, Op, Outcome, Verb};
 use amalgam_protocol::{Problem, Reply};
 
 use crate::connections::budget::BATCH_OUTPUT_BYTES;
 use crate::request::context::BatchContext;
+use crate::request::late::{begin_ahead, wait_for};
 use crate::request::observer::Observer;
 use crate::request::slot::{PARSE_GROWTH, RequestSlot};
 use crate::request::stage::{BatchStage, ReadRequest};
@@ -25,6 +26,8 @@ enum Stop {
     MustApply,
     /// The connection's output is full, or the rest of its request is left to a later batch.
     Full,
+    /// The answer to the next key comes later.
+    Later,
 }
 
 /// Writes the answers to a stage's reads into the outputs of their connections.
@@ -98,6 +101,47 @@ impl ReadAnswers<'_, '_> {
     /// The position in the stage of the first key of a request.
     fn first_key(&self, request: usize) -> usize {
         request.checked_sub(1).map_or(0, |before| self.reads[before].keys_end as usize)
+    }
+
+    /// The number of the key at `position` in the current request.
+    fn key_number(&self, position: usize) -> usize {
+        let request = &self.reads[self.progress.current];
+        request.left_out.answered() + position - self.first_key(self.progress.current)
+    }
+
+    /// Has the connection of the current request wait for the answer to the key at `position`, and
+    /// begins what it reads behind that. `verb` is the operation on that key.
+    #[cold]
+    fn wait<S: Store>(
+        &mut self,
+        context: &mut BatchContext<'_, '_, S>,
+        position: usize,
+        verb: Verb<'_>,
+    ) {
+        let (first, number) = (self.progress.current, self.key_number(position));
+        let (span, reply) = (self.reads[first].span, &self.reads[first].answer.reply);
+        let slot = &mut self.slots[span.slot as usize];
+        if self.progress.has_failed {
+            // The answer ends here: the next batch would not know that it lacks a key.
+            end_failed(reply, slot, &mut self.progress.has_failed);
+            return slot.stall(span.end as usize, 0);
+        }
+        wait_for(context, slot, &Op { key: self.keys[position], verb }, (span.start, number));
+        let mut next = position + 1;
+        let mut number = number + 1;
+        for request in &self.reads[first..] {
+            let end = request.keys_end as usize;
+            if request.span.slot == span.slot {
+                for key in &self.keys[next..end] {
+                    let op = Op { key: *key, verb: Verb::Get(Get::default()) };
+                    if !begin_ahead(context, slot, &op, (request.span.start, number)) {
+                        return;
+                    }
+                    number += 1;
+                }
+            }
+            (next, number) = (end, 0);
+        }
     }
 
     /// Stalls the connection whose output the answer before `position` filled. Returns the number
@@ -202,6 +246,17 @@ impl Sink for ReadAnswers<'_, '_> {
         self.progress.has_failed = true;
         self.next(self.first + position)
     }
+
+    fn patience(&self, position: usize) -> Patience {
+        let request = &self.reads[self.progress.current];
+        let slot = &self.slots[request.span.slot as usize];
+        slot.patience(request.span.start, self.key_number(self.first + position))
+    }
+
+    #[cold]
+    fn later(&mut self, _: usize) {
+        self.progress.stop = Stop::Later;
+    }
 }
 
 /// Ends the answer to a read of which a key could not be read.
@@ -261,10 +316,19 @@ pub fn execute_reads<S: Store>(
         let done = context.index.get_batch(&stage.keys[keys.clone()], &now, &mut answers);
         position = keys.start + done;
         context.sampler.record(&stage.keys[keys.start..position], now.seconds);
+        let mut verb = Verb::Get(Get::default());
         if answers.progress.stop == Stop::MustApply {
             answers.progress.stop = Stop::Not;
-            apply_read(context, &stage.keys[position - 1], &mut answers);
-            let _ = answers.next(position - 1);
+            let applied = answers.reads[answers.progress.current].answer.verb();
+            if apply_read(context, position - 1, applied, &mut answers) {
+                let _ = answers.next(position - 1);
+            } else {
+                (position, verb, answers.progress.stop) = (position - 1, applied, Stop::Later);
+            }
+        }
+        if answers.progress.stop == Stop::Later {
+            answers.progress.stop = Stop::Not;
+            answers.wait(context, position, verb);
         }
         if answers.progress.stop == Stop::Full {
             answers.progress.stop = Stop::Not;
@@ -282,19 +346,28 @@ pub fn execute_reads<S: Store>(
     context.counts.get_flushed += answers.flushed;
 }
 
-/// Answers a key whose item has to change for it, such as one that gets its CAS id now.
+/// Answers the key at a position by an operation, as its item has to change for it: such as one
+/// that gets its CAS id now. False if the answer comes later.
 fn apply_read<S: Store>(
     context: &mut BatchContext<'_, '_, S>,
-    key: &Key<'_>,
+    position: usize,
+    verb: Verb<'_>,
     answers: &mut ReadAnswers<'_, '_>,
-) {
+) -> bool {
+    let key_number = answers.key_number(position);
     let request = &answers.reads[answers.progress.current];
+    let key = &answers.keys[position];
     let slot = &mut answers.slots[request.span.slot as usize];
     let number = slot.number;
-    let op = Op { key: *key, verb: request.answer.verb() };
-    let mut sink = SingleAnswer { reply: &request.answer.reply, slot, now: answers.now };
+    let op = Op { key: *key, verb };
+    let place = (request.span.start, key_number);
+    let mut sink = SingleAnswer::new(&request.answer.reply, slot, answers.now, place);
     let mut result = ReadResult::Found(0);
-    match context.index.apply(&op, answers.now, &mut sink) {
+    let outcome = context.index.apply(&op, answers.now, &mut sink);
+    if sink.is_later {
+        return false;
+    }
+    match outcome {
         Outcome::Hit(_) => answers.hits += 1,
         Outcome::Unavailable | Outcome::Unknown => answers.progress.has_failed = true,
         outcome => {
@@ -306,6 +379,7 @@ fn apply_read<S: Store>(
     if let Some(observer) = &answers.observer {
         observer.read(key.bytes(), result, number);
     }
+    true
 }
 
 /// Writes the answer to an operation on one key.
@@ -316,6 +390,22 @@ pub struct SingleAnswer<'r, 'i> {
     pub slot: &'r mut RequestSlot,
     /// The time of the batch.
     pub now: &'r Now,
+    /// The first byte of the request, and the number of its key.
+    place: (u32, usize),
+    /// Whether the answer comes later.
+    pub is_later: bool,
+}
+
+impl<'r, 'i> SingleAnswer<'r, 'i> {
+    /// A writer of the answer for the key of this number in the request at this byte.
+    pub fn new(
+        reply: &'r Reply<'i>,
+        slot: &'r mut RequestSlot,
+        now: &'r Now,
+        place: (u32, usize),
+    ) -> Self {
+        Self { reply, slot, now, place, is_later: false }
+    }
 }
 
 impl Sink for SingleAnswer<'_, '_> {
@@ -326,5 +416,13 @@ impl Sink for SingleAnswer<'_, '_> {
 
     fn miss(&mut self, _: usize) -> ControlFlow<()> {
         ControlFlow::Continue(())
+    }
+
+    fn patience(&self, _: usize) -> Patience {
+        self.slot.patience(self.place.0, self.place.1)
+    }
+
+    fn later(&mut self, _: usize) {
+        self.is_later = true;
     }
 }

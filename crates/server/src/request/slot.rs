@@ -4,6 +4,7 @@ use crate::connections::budget::MAX_OUTPUT_BYTES;
 use crate::connections::protocol_state::{ProtocolState, Resumption};
 use crate::net::output::Output;
 use crate::watch::events::Events;
+use amalgam_index::{Begun, Patience, Ticket};
 
 /// Where the output was full, the next batch parses this many times the bytes and keys that could
 /// be answered; and if that was not enough to fill it again, the one after it this many times more.
@@ -36,6 +37,14 @@ pub struct RequestSlot {
     pub is_starved: bool,
     /// Whether large values may be sent from where they lie, without a copy. False for datagrams.
     pub allows_pins: bool,
+    /// The connection's number, and the bytes that it sent before its input in this batch: so an
+    /// answer may come later. None if the store has none that do, and for a datagram.
+    pub stream: Option<(u64, u64)>,
+    /// What became of the operation that the connection waits for, if it stalled for one.
+    pub begun: Option<Begun>,
+    /// The hashes of the keys of later operations that may be begun before that one has ended, and
+    /// of its own: two on one key are executed one after the other. None if no more may be begun.
+    pub ahead: Option<Vec<u64>>,
 }
 
 impl RequestSlot {
@@ -54,12 +63,27 @@ impl RequestSlot {
             is_stalled: false,
             is_starved: false,
             allows_pins: true,
+            stream: None,
+            begun: None,
+            ahead: None,
         }
     }
 
     /// A slot for a datagram, whose output holds a copy of every byte of the answer.
     pub fn for_datagram(protocol_state: ProtocolState, output: Output) -> Self {
         Self { allows_pins: false, ..Self::new(protocol_state, output) }
+    }
+
+    /// Whether to wait for the answer to the key of this number in the request at byte `start`.
+    #[inline]
+    pub fn patience(&self, start: u32, key: usize) -> Patience {
+        match self.stream {
+            None => Patience::Waits,
+            Some((connection, before)) => {
+                let (position, key) = (before + u64::from(start), key as u32);
+                Patience::Later(Ticket { connection, position, key })
+            }
+        }
     }
 
     /// Whether the slot belongs to a connection, not to a datagram.

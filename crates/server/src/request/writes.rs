@@ -7,10 +7,11 @@ use amalgam_protocol::{Apply, Each, KeyScratch, Problem, Refusal};
 use crate::request::command_counters::count_operation;
 use crate::request::commands;
 use crate::request::context::BatchContext;
+use crate::request::late::{begin_ahead, wait_for};
 use crate::request::observer::AppliedOperation;
 use crate::request::reads::SingleAnswer;
 use crate::request::slot::RequestSlot;
-use crate::request::stage::{BatchStage, Operation, RequestSpan};
+use crate::request::stage::{BatchStage, Operation, RequestSpan, WriteRequest};
 use crate::watch::lines::ReadResult;
 
 /// Executes the requests of a stage that are not reads.
@@ -22,14 +23,21 @@ pub fn execute_writes<S: Store>(
     for write in &stage.writes {
         let slot = &mut slots[write.span.slot as usize];
         if slot.is_stalled {
+            if slot.ahead.is_some() {
+                begin_write_ahead(context, slot, write);
+            }
             continue;
         }
         match &write.operation {
-            Operation::Apply { apply, hash } => execute_apply(context, slot, apply, *hash),
+            Operation::Apply { apply, hash } => {
+                execute_apply(context, slot, apply, *hash, write.span.start);
+            }
             Operation::Each { each, skipped } => {
                 execute_each(context, slot, each, *skipped, write.span);
             }
-            Operation::Command { command, reply } => commands::run(context, slot, command, reply),
+            Operation::Command { command, reply } => {
+                commands::run(context, slot, command, reply, write.span.start);
+            }
             Operation::Refusal { refusal, is_held } => {
                 execute_refusal(context, slot, refusal, *is_held);
             }
@@ -40,18 +48,37 @@ pub fn execute_writes<S: Store>(
     }
 }
 
+/// Begins a request of a connection that waits for one before it.
+fn begin_write_ahead<S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    slot: &mut RequestSlot,
+    write: &WriteRequest<'_>,
+) {
+    let Operation::Apply { apply, hash } = &write.operation else {
+        slot.ahead = None;
+        return;
+    };
+    let mut scratch: KeyScratch = [0; _];
+    let key = Key::with_hash(apply.key.resolve(&mut scratch), *hash);
+    begin_ahead(context, slot, &Op { key, verb: apply.verb }, (write.span.start, 0));
+}
+
 fn execute_apply<S: Store>(
     context: &mut BatchContext<'_, '_, S>,
     slot: &mut RequestSlot,
     apply: &Apply<'_>,
     hash: u64,
+    start: u32,
 ) {
     let mut scratch: KeyScratch = [0; _];
     let key = Key::with_hash(apply.key.resolve(&mut scratch), hash);
     let op = Op { key, verb: apply.verb };
     let before = lookup_before(context, &op.key);
-    let mut sink = SingleAnswer { reply: &apply.reply, slot: &mut *slot, now: &context.now };
+    let mut sink = SingleAnswer::new(&apply.reply, &mut *slot, &context.now, (start, 0));
     let outcome = context.index.apply(&op, &context.now, &mut sink);
+    if sink.is_later {
+        return wait_for(context, slot, &op, (start, 0));
+    }
     context.sampler.record(&[key], context.now.seconds);
     apply.reply.outcome(&mut slot.output.bytes, &outcome, &context.now);
     count_operation(context.counts, &op.verb, &outcome);
@@ -102,8 +129,20 @@ fn execute_each<S: Store>(
         }
         let op = Op { key: Key::new(key, context.state.index.seed()), verb };
         let before = lookup_before(context, &op.key);
-        let mut sink = SingleAnswer { reply: &each.reply, slot: &mut *slot, now: &context.now };
+        let place = (span.start, number);
+        let mut sink = SingleAnswer::new(&each.reply, &mut *slot, &context.now, place);
         let outcome = context.index.apply(&op, &context.now, &mut sink);
+        if sink.is_later {
+            wait_for(context, slot, &op, place);
+            for (number, key) in each.keys.enumerate().skip(number + 1) {
+                let op = Op { key: Key::new(key, context.state.index.seed()), verb };
+                if !begin_ahead(context, slot, &op, (span.start, number)) {
+                    break;
+                }
+            }
+            slot.ahead = None;
+            return;
+        }
         context.sampler.record(&[op.key], context.now.seconds);
         if let Outcome::Unavailable | Outcome::Unknown = outcome {
             let is_known = outcome == Outcome::Unavailable;
