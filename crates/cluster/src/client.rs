@@ -6,7 +6,10 @@
 //! 2. The cached owner of an id may be wrong; that costs a lookup and a retry.
 //! 3. Each try, the number of tries, and the operation as a whole are bounded in time: if every try
 //!    waited for a connection that is never made, the number of tries would bound nothing.
-//! 4. An operation that is given up ends as [`ChunkError::Unavailable`] only if every try of it was
+//! 4. An owner keeps its replies to changes until the client tells that all earlier operations have
+//!    ended, and for few of them. Where one owner may keep one of them waiting while others answer
+//!    many, the client goes on under another id ([`Client::set_patience`]).
+//! 5. An operation that is given up ends as [`ChunkError::Unavailable`] only if every try of it was
 //!    refused or never sent, so that it was not executed; else as [`ChunkError::Unknown`].
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +39,11 @@ const BREAKER_OPEN_MS: u64 = 1_000;
 const PROMPT_TRIES: u32 = 2;
 /// Every this many tries, the owner is looked up again.
 const LOOK_UP_EVERY: u32 = 3;
+/// Operations that begin while one has not ended, until a client whose patience was set goes on
+/// under another id: far fewer than the replies that an owner keeps.
+const NUMBERS_MAX: u64 = 1 << 10;
+/// Multiplier of a generator of all 64-bit numbers, from which further ids of a client come.
+const NEXT_ID: u64 = 6_364_136_223_846_793_005;
 /// Time without a request after which an owner ends the client's session and its locks.
 pub const SESSION_MS: u64 = 60_000;
 
@@ -88,15 +96,25 @@ impl PendingOperation {
     }
 }
 
+/// An id of a client, and the numbers of the operations under it.
+#[derive(Debug)]
+struct Identity {
+    id: ClientId,
+    /// The number of its first operation. That before it is of none.
+    first: u64,
+    /// The owners that have a session of it.
+    sessions: BTreeSet<Peer>,
+}
+
 /// The operations of one client. It uses the [`Locator`] of its node, which callers pass in.
 #[derive(Debug)]
 pub struct Client {
-    id: ClientId,
+    /// Ascending by number; those before the last are kept while they have operations.
+    identities: Vec<Identity>,
     /// The node that creates chunks for this client.
     home: Peer,
     next_number: u64,
     pending: BTreeMap<u64, PendingOperation>,
-    sessions: BTreeSet<Peer>,
     statistics: ClientStatistics,
     /// Time after which an operation is given up.
     patience_ms: u64,
@@ -113,19 +131,20 @@ pub type OutgoingRequest = (Peer, Request);
 impl Client {
     /// Creates a client that creates its chunks on `home`. Requires: no client had `id` before.
     pub fn new(id: ClientId, home: Peer) -> Self {
+        let identity = Identity { id, first: 1, sessions: BTreeSet::new() };
         Self {
-            id,
+            identities: vec![identity],
             home,
             next_number: 1,
             pending: BTreeMap::new(),
-            sessions: BTreeSet::new(),
             statistics: ClientStatistics::default(),
             patience_ms: PATIENCE_MS,
             breaker_open_until_ms: 0,
         }
     }
 
-    /// Sets the time after which later operations are given up, in milliseconds.
+    /// Sets the time after which later operations are given up, in milliseconds. If that is shorter
+    /// than the default, the client may take further ids, so it must take no locks.
     pub fn set_patience(&mut self, patience_ms: u64) {
         self.patience_ms = patience_ms;
     }
@@ -173,6 +192,7 @@ impl Client {
         commands: &mut Vec<OverlayCommand>,
         out: &mut Vec<OutgoingRequest>,
     ) -> u64 {
+        self.renew_id();
         let number = self.next_number;
         self.next_number += 1;
         let state = OperationState::Paused { until_ms: now_ms };
@@ -190,6 +210,42 @@ impl Client {
         number
     }
 
+    /// Takes another id if an operation under the present one has not ended for too long.
+    fn renew_id(&mut self) {
+        let Some(Identity { id, first, .. }) = self.identities.last() else { return };
+        let (id, first) = (*id, *first);
+        let oldest = self.pending.range(first..).next().map_or(self.next_number, |(one, _)| *one);
+        if self.patience_ms >= PATIENCE_MS || self.next_number - oldest < NUMBERS_MAX {
+            return;
+        }
+        let id = ClientId(id.0.wrapping_mul(NEXT_ID).wrapping_add(1));
+        self.next_number += 1;
+        self.identities.push(Identity { id, first: self.next_number, sessions: BTreeSet::new() });
+    }
+
+    /// The place of the id under which an operation is.
+    fn identity_of(&self, number: u64) -> usize {
+        self.identities.partition_point(|identity| identity.first <= number).saturating_sub(1)
+    }
+
+    /// All operations under this id with smaller numbers have ended.
+    fn answered_below(&self, identity: usize) -> u64 {
+        let first = self.identities[identity].first;
+        let end = self.identities.get(identity + 1).map_or(self.next_number, |next| next.first - 1);
+        self.pending.range(first..end).next().map_or(end, |(number, _)| *number)
+    }
+
+    /// Closes the sessions under earlier ids that have no operations any more.
+    fn close_earlier(&mut self, out: &mut Vec<OutgoingRequest>) {
+        while let [earlier, next, ..] = &self.identities[..]
+            && self.pending.range(earlier.first..next.first).next().is_none()
+        {
+            // No operation has the number before the next id's first.
+            let (earlier, number) = (self.identities.remove(0), self.identities[0].first - 1);
+            out.extend(close_sessions(earlier, number));
+        }
+    }
+
     /// Sends the operation to the owner if it is known, else a lookup to a super peer.
     fn advance(
         &mut self,
@@ -200,7 +256,8 @@ impl Client {
         commands: &mut Vec<OverlayCommand>,
         out: &mut Vec<OutgoingRequest>,
     ) {
-        let answered_below = self.pending.keys().next().copied().unwrap_or(self.next_number);
+        let identity = self.identity_of(number);
+        let answered_below = self.answered_below(identity);
         let Some(pending) = self.pending.get_mut(&number) else { return };
         let (to, epoch) = match pending.action.id() {
             None => (*pending.creator.get_or_insert(self.home), 0),
@@ -217,7 +274,8 @@ impl Client {
         pending.state = OperationState::Asked { to, since_ms: now_ms };
         let operation = Operation { number, epoch, action: pending.action.clone() };
         let mut operations = vec![operation];
-        if self.sessions.insert(to) {
+        let identity = &mut self.identities[identity];
+        if identity.sessions.insert(to) {
             let action = Action::Open { lease_ms: SESSION_MS };
             // The number of an operation that has ended, so that an answer to this one is never
             // taken for an answer to another.
@@ -226,7 +284,8 @@ impl Client {
         }
         self.statistics.requests += 1;
         let incarnation = to.incarnation;
-        out.push((to, Request { client: self.id, incarnation, answered_below, operations }));
+        let client = identity.id;
+        out.push((to, Request { client, incarnation, answered_below, operations }));
     }
 
     /// Advances the time to `now_ms`: retries operations and gives up those past their deadline.
@@ -239,6 +298,7 @@ impl Client {
         completions: &mut Vec<Completion>,
     ) {
         self.give_up_while_open(now_ms, completions);
+        self.close_earlier(out);
         let is_due = |pending: &PendingOperation| match pending.state {
             OperationState::Locating(_) => now_ms >= pending.until_ms,
             OperationState::Asked { since_ms, .. } => {
@@ -298,13 +358,8 @@ impl Client {
     pub fn close(&mut self) -> Vec<OutgoingRequest> {
         let number = self.next_number;
         self.next_number += 1;
-        let operation = Operation { number, epoch: 0, action: Action::Close };
-        let close = |to: Peer| {
-            let (client, incarnation) = (self.id, to.incarnation);
-            let operations = vec![operation.clone()];
-            (to, Request { client, incarnation, answered_below: number, operations })
-        };
-        std::mem::take(&mut self.sessions).into_iter().map(close).collect()
+        let identities = std::mem::take(&mut self.identities).into_iter();
+        identities.flat_map(|identity| close_sessions(identity, number)).collect()
     }
 
     /// Gives up the operations of a node that makes no progress, as of now: requests that it has
@@ -426,7 +481,11 @@ impl Client {
                     }
                 }
                 Err(ChunkError::NoSession) => {
-                    self.sessions.remove(&from);
+                    let identity = self
+                        .identities
+                        .partition_point(|identity| identity.first <= number)
+                        .saturating_sub(1);
+                    self.identities[identity].sessions.remove(&from);
                     pending.unrefused = pending.unrefused.saturating_sub(1);
                     pending.state = OperationState::Paused { until_ms: now_ms };
                 }
@@ -449,6 +508,16 @@ impl Client {
     pub fn chunk(&self, number: u64) -> Option<ChunkId> {
         self.pending.get(&number)?.action.id()
     }
+}
+
+/// The requests that end all sessions under an id.
+fn close_sessions(identity: Identity, number: u64) -> impl Iterator<Item = OutgoingRequest> {
+    let Identity { id: client, sessions, .. } = identity;
+    sessions.into_iter().map(move |to| {
+        let operations = vec![Operation { number, epoch: 0, action: Action::Close }];
+        let incarnation = to.incarnation;
+        (to, Request { client, incarnation, answered_below: number, operations })
+    })
 }
 
 #[cfg(test)]
@@ -520,6 +589,47 @@ mod tests {
             let expected = if is_sent { ChunkError::Unknown } else { ChunkError::Unavailable };
             assert_eq!(completions.pop(), Some((number, Err(expected))));
         }
+    }
+
+    /// One owner keeps an operation waiting, and others answer thousands: they need not keep all of
+    /// these replies.
+    #[test]
+    fn a_client_whose_operation_waits_goes_on_under_another_id() {
+        let [slow, fast] = [0, 1]
+            .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
+        let mut locator = Locator::new(slow, OverlaySettings::default(), 1 << 16, vec![slow]);
+        let mut client = Client::new(ClientId(1), slow);
+        client.set_patience(PATIENCE_MS - 1);
+        let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
+        let create = |client: &mut Client, locator: &mut Locator, asked: &mut Vec<_>| {
+            client.submit(Action::Create(Vec::new()), locator, 0, &mut Vec::new(), asked)
+        };
+        let waits = create(&mut client, &mut locator, &mut asked);
+        client.set_home(fast);
+        let (mut ids, mut numbers) = (BTreeSet::new(), BTreeSet::from([waits]));
+        for _ in 0..5 * NUMBERS_MAX {
+            asked.clear();
+            let number = create(&mut client, &mut locator, &mut asked);
+            assert!(numbers.insert(number), "numbers are unique");
+            let (to, request) = asked.pop().expect("a request");
+            assert!(to == fast && number - request.answered_below <= NUMBERS_MAX);
+            if ids.insert(request.client) {
+                let opens = &request.operations[0];
+                assert!(matches!(opens.action, Action::Open { .. }) && opens.number < number);
+                assert!(!numbers.contains(&opens.number), "it is of no operation");
+            }
+            let reply = vec![(number, Ok(Response::Ok))];
+            client.on_reply(fast, reply, &mut locator, 0, &mut commands, &mut completions);
+        }
+        assert_eq!((ids.len(), client.identities.len()), (2, 2));
+        let reply = vec![(waits, Ok(Response::Ok))];
+        client.on_reply(slow, reply, &mut locator, 0, &mut commands, &mut completions);
+        asked.clear();
+        client.on_tick(&mut locator, 0, &mut commands, &mut asked, &mut completions);
+        let closes = |(_, request): &OutgoingRequest| request.operations[0].action == Action::Close;
+        assert!(asked.iter().all(closes) && asked.len() == 2, "one for each owner");
+        assert_eq!((client.identities.len(), client.pending()), (1, 0));
+        assert_eq!(completions.len() as u64, 5 * NUMBERS_MAX + 1);
     }
 
     /// A session is opened along with an operation, by a request that may be refused as a whole.

@@ -45,6 +45,9 @@ pub enum Begun {
 
 /// The part of a [`Worker`](crate::Worker) whose answers may come later.
 pub trait LateAnswers {
+    /// About the length of the values that answers bring, in bytes.
+    fn value_bytes(&self) -> usize;
+
     /// Begins an operation. A plain read is an [`amalgam_op::Get`] without any change. If not
     /// `must`, only if this thread can certainly not execute it by itself.
     fn begin(&mut self, op: &Op<'_>, ticket: Ticket, must: bool) -> Begun;
@@ -55,8 +58,8 @@ pub trait LateAnswers {
 
     /// Sends what was begun, takes the answers that have come, and appends the connections that
     /// wait for nothing more. Never waits. `has_event` tells that [`Self::descriptor`] is readable.
-    /// Returns whether there may be room for further operations.
-    fn turn(&mut self, has_event: bool, answered: &mut Vec<u64>) -> bool;
+    /// Returns for how many more operations there may be room.
+    fn turn(&mut self, has_event: bool, answered: &mut Vec<u64>) -> usize;
 
     /// How long until [`Self::turn`] must be called without an event; None if it need not be.
     fn next_turn(&self) -> Option<Duration>;
@@ -64,7 +67,7 @@ pub trait LateAnswers {
     /// Readable when [`Self::turn`] has something to do; None if there is none.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Drops the answers to a connection's requests before `position`; and those to later plain
-    /// reads, which can be begun again, if `is_slow`. Returns whether others are kept.
+    /// Drops the answers to a connection's requests before `position`; and, if `is_slow`, those to
+    /// later ones that can be begun again. Returns whether others are kept.
     fn discard(&mut self, connection: u64, position: u64, is_slow: bool) -> bool;
 }

@@ -507,7 +507,7 @@ impl ClusterClient {
         self.probe_silent();
         self.note_silence(now_ms);
         let silent = self.connections.iter_mut().filter_map(|(peer, connection)| {
-            let is_alive = connection.is_alive(now_ms);
+            let is_alive = connection.is_alive(now_ms) && connection.watch(&self.epoll).is_ok();
             (!is_alive).then_some(*peer)
         });
         for peer in silent.collect::<Vec<_>>() {
@@ -681,6 +681,7 @@ fn coalesce(asked: Vec<OutgoingRequest>) -> Vec<OutgoingRequest> {
         let bytes: usize = request.operations.iter().map(|one| request_bytes(&one.action)).sum();
         let fits = |((to, open), length): &&mut ((Peer, Request), usize)| {
             *to == peer
+                && open.client == request.client
                 && open.operations.len() + request.operations.len() <= OPERATIONS_MAX
                 && *length + bytes <= REQUEST_BYTES
         };

@@ -120,7 +120,13 @@ impl Link {
             match self.stream.write(&self.encrypted[self.sent..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(count) => self.sent += count,
-                Err(error) if is_retryable(&error) => return Ok(false),
+                Err(error) if is_retryable(&error) => {
+                    if self.sent > self.encrypted.len() / 2 {
+                        self.encrypted.drain(..self.sent);
+                        self.sent = 0;
+                    }
+                    return Ok(false);
+                }
                 Err(error) => return Err(error),
             }
         }

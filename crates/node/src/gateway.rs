@@ -36,7 +36,7 @@ use crate::client::ClusterClient;
 use crate::client_connection::ClientError;
 use crate::clock::{boot_ms, unix_ms};
 use crate::handshake::Credentials;
-use crate::late::{Done, LateOperations};
+use crate::late::{Beginning, Done, LateOperations};
 use crate::membership::{Joined, Membership, Snapshot};
 use crate::node_engines::NodeEngines;
 use crate::node_state::NodeState;
@@ -255,8 +255,8 @@ impl GatewayWorker<'_> {
         boot_ms() >= self.gateway.state.deadline_ms()
     }
 
-    /// Takes the results of flushes. Whether there are some.
-    fn end_flushes(&mut self, answered: &mut Vec<u64>) -> bool {
+    /// Takes the results of flushes, and returns their number.
+    fn end_flushes(&mut self, answered: &mut Vec<u64>) -> usize {
         let (late, before) = (&mut self.late, self.flushes.len());
         self.flushes.retain(|(number, receiver)| {
             let done = match receiver.try_recv() {
@@ -267,7 +267,7 @@ impl GatewayWorker<'_> {
             late.end(*number, done, answered);
             false
         });
-        self.flushes.len() < before
+        before - self.flushes.len()
     }
 
     /// Executes operations, and waits for the answers.
@@ -554,17 +554,25 @@ impl LateAnswers for GatewayWorker<'_> {
             return Begun::Now;
         };
         let owner = client.owner(ChunkId::named(op.key.hash()));
-        if !self.late.has_room(owner) {
+        let value_bytes = match op.verb {
+            Verb::Store(store) => store.value.len(),
+            _ => 0,
+        };
+        let is_repeatable = match op.verb {
+            Verb::Get(get) => !ItemVerb::Get(get).changes(),
+            _ => false,
+        };
+        let beginning = Beginning { ticket, is_repeatable, owner, value_bytes };
+        if !self.late.has_room(&beginning) || !must && !self.late.has_room_ahead() {
             return Begun::NoRoom;
         }
         let verb = match op.verb {
             Verb::Get(get) if get == Get::default() => ItemVerb::Read,
             verb => ItemVerb::from(verb),
         };
-        let is_read = verb == ItemVerb::Read;
         match client.submit(item_action(&op.key, verb)) {
             Ok(number) => {
-                self.late.begin(ticket, number, is_read, owner);
+                self.late.begin(&beginning, number);
                 self.has_begun = true;
                 Begun::Waits
             }
@@ -578,6 +586,9 @@ impl LateAnswers for GatewayWorker<'_> {
     fn flush(&mut self, delay_seconds: i64, ticket: Ticket) -> Option<bool> {
         if let Some(done) = self.late.take(ticket) {
             return Some(done.is_ok());
+        }
+        if self.late.is_answered(ticket) == Some(false) {
+            return None;
         }
         if self.flushes.len() >= FLUSHES_MAX {
             log::warn!("flush_all was refused: as many as a thread has at a time are under way");
@@ -596,26 +607,32 @@ impl LateAnswers for GatewayWorker<'_> {
         }
         let number = FIRST_FLUSH + self.flush_count;
         self.flush_count += 1;
-        self.late.begin(ticket, number, false, None);
+        let (owner, is_repeatable) = (Some(self.gateway.joined.peer), false);
+        self.late.begin(&Beginning { ticket, is_repeatable, owner, value_bytes: 0 }, number);
         self.flushes.push((number, receiver));
         None
     }
 
-    fn turn(&mut self, has_event: bool, answered: &mut Vec<u64>) -> bool {
-        let has_flushed = self.end_flushes(answered);
+    fn value_bytes(&self) -> usize {
+        self.late.value_bytes()
+    }
+
+    fn turn(&mut self, has_event: bool, answered: &mut Vec<u64>) -> usize {
+        let flushed = self.end_flushes(answered);
         let has_begun = std::mem::take(&mut self.has_begun);
         let is_due = || self.next_turn().is_some_and(|left| left.is_zero());
         if !has_event && !has_begun && !is_due() {
-            return has_flushed;
+            return flushed;
         }
         self.refresh_members();
-        let Some(client) = &mut self.client else { return has_flushed };
+        let Some(client) = &mut self.client else { return flushed };
         client.turn(&mut self.ended);
-        let has_ended = !self.ended.is_empty();
+        let ended = flushed + self.ended.len();
         for (number, done) in self.ended.drain(..) {
             self.late.end(number, done, answered);
         }
-        has_ended || has_flushed
+        // Nobody may wait for an operation to end if there is none.
+        if ended > 0 && self.late.is_idle() { usize::MAX } else { ended }
     }
 
     fn next_turn(&self) -> Option<Duration> {

@@ -4,9 +4,10 @@
 //! Invariants:
 //! 1. An answer is taken once, by the operation with its ticket.
 //! 2. A connection goes on when all operations that it has under way are answered.
-//! 3. Answers that were not taken are bounded: for each node, by [`OPERATIONS_MAX`], or fewer where
-//!    values are large ([`VALUES_BYTES`]). A slow connection keeps none that can be asked for
-//!    again.
+//! 3. What one node has under way is bounded in number and in bytes, until it answers or the client
+//!    gives it up: a node that stands still takes no room from others.
+//! 4. While answers that were not taken hold [`HELD_BYTES`], a connection begins one operation at a
+//!    time. A slow connection keeps no answer that can be asked for again.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,28 +15,25 @@ use amalgam_cluster::chunks::{ChunkError, Response};
 use amalgam_cluster::overlay::Peer;
 use amalgam_index::Ticket;
 
-/// Operations of a worker that one node has at a time, at most; a node that stands still takes no
-/// room from others.
+/// Operations of a worker that one node has under way, at most.
 const OPERATIONS_MAX: usize = 256;
-/// The same, at least.
-const OPERATIONS_MIN: usize = 8;
-/// Bytes of values that a worker expects from one node at a time, about.
-const VALUES_BYTES: usize = 8 << 20;
+/// Bytes of the values of these, sent or expected, at most; a single one may have more.
+const UNDER_WAY_BYTES: usize = 8 << 20;
+/// Bytes of the values in answers from which on a worker begins no operation ahead.
+const HELD_BYTES: usize = 32 << 20;
 
 /// The result of an operation.
 pub type Done = Result<Response, ChunkError>;
 
-/// One operation that was begun.
+/// One operation of a connection.
 #[derive(Debug)]
 struct Operation {
+    /// What the client knows it by.
+    number: u64,
     /// None before it is answered.
     done: Option<Done>,
     /// Whether the answer may be dropped, as the operation can be begun again.
-    is_read: bool,
-    /// The node that is to execute it; None if the client has to find out.
-    owner: Option<Peer>,
-    /// Whether it counts for its owner's room: while its connection waits.
-    takes_room: bool,
+    is_repeatable: bool,
 }
 
 /// The operations of one connection, by position and key.
@@ -46,65 +44,126 @@ struct Waiting {
     unanswered: usize,
 }
 
+/// What one node has under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    operations: usize,
+    bytes: usize,
+}
+
+/// An operation under way.
+#[derive(Debug)]
+struct UnderWay {
+    ticket: Ticket,
+    /// The node that executes it; None if the client has to find it.
+    owner: Option<Peer>,
+    /// Bytes that it counts for.
+    bytes: usize,
+}
+
+/// An operation to begin.
+#[derive(Clone, Copy, Debug)]
+pub struct Beginning {
+    /// Names it.
+    pub ticket: Ticket,
+    /// Whether its answer may be dropped and asked for again.
+    pub is_repeatable: bool,
+    /// The node that executes it; None if the client has to find it.
+    pub owner: Option<Peer>,
+    /// The length of the value that it stores, in bytes.
+    pub value_bytes: usize,
+}
+
 /// The operations of all connections of a worker.
 #[derive(Debug, Default)]
 pub struct LateOperations {
     connections: HashMap<u64, Waiting>,
-    /// Those under way, by the client's number.
-    tickets: HashMap<u64, Ticket>,
-    /// Operations of connections that wait, by owner.
-    taken: HashMap<Option<Peer>, usize>,
+    /// Those under way, by the client's number; those of closed connections too.
+    under_way: HashMap<u64, UnderWay>,
+    loads: HashMap<Option<Peer>, Load>,
+    /// Bytes of the values in answers that were not taken.
+    held_bytes: usize,
     /// About the length of the longest values that came lately, in bytes.
     value_bytes: usize,
 }
 
 impl LateOperations {
-    /// Whether one more operation of this owner may be begun.
-    pub fn has_room(&self, owner: Option<Peer>) -> bool {
-        let most = VALUES_BYTES / self.value_bytes.max(1);
-        let taken = self.taken.get(&owner).copied().unwrap_or(0);
-        taken < most.clamp(OPERATIONS_MIN, OPERATIONS_MAX)
+    /// Whether one more operation may be begun.
+    pub fn has_room(&self, beginning: &Beginning) -> bool {
+        let load = self.loads.get(&beginning.owner).copied().unwrap_or_default();
+        let bytes = load.bytes + beginning.value_bytes.max(self.value_bytes);
+        load.operations == 0 || load.operations < OPERATIONS_MAX && bytes <= UNDER_WAY_BYTES
+    }
+
+    /// Whether connections may begin operations behind the one that they wait for.
+    pub fn has_room_ahead(&self) -> bool {
+        self.held_bytes <= HELD_BYTES
+    }
+
+    /// About the length of the longest values that came lately, in bytes.
+    pub fn value_bytes(&self) -> usize {
+        self.value_bytes
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.under_way.is_empty()
     }
 
     /// Whether an operation that was begun is answered; None if it was not, or its answer was
     /// taken.
     pub fn is_answered(&self, ticket: Ticket) -> Option<bool> {
         let waiting = self.connections.get(&ticket.connection)?;
-        Some(waiting.operations.get(&place(ticket))?.done.is_some())
+        Some(waiting.operations.get(&key_of(ticket))?.done.is_some())
     }
 
-    /// An operation is answered before anybody was asked.
+    /// An operation is refused without being sent.
     pub fn refuse(&mut self, ticket: Ticket, error: ChunkError) {
         let done = Some(Err(error));
-        let operation = Operation { done, is_read: true, owner: None, takes_room: false };
+        let operation = Operation { number: 0, done, is_repeatable: true };
         let waiting = self.connections.entry(ticket.connection).or_default();
-        waiting.operations.insert(place(ticket), operation);
+        waiting.operations.insert(key_of(ticket), operation);
     }
 
     /// An operation was begun that the client knows by `number`.
-    pub fn begin(&mut self, ticket: Ticket, number: u64, is_read: bool, owner: Option<Peer>) {
-        let operation = Operation { done: None, is_read, owner, takes_room: true };
+    pub fn begin(&mut self, beginning: &Beginning, number: u64) {
+        let Beginning { ticket, is_repeatable, owner, value_bytes } = *beginning;
+        let operation = Operation { number, done: None, is_repeatable };
         let waiting = self.connections.entry(ticket.connection).or_default();
-        waiting.operations.insert(place(ticket), operation);
+        waiting.operations.insert(key_of(ticket), operation);
         waiting.unanswered += 1;
-        self.tickets.insert(number, ticket);
-        *self.taken.entry(owner).or_default() += 1;
+        let bytes = value_bytes.max(self.value_bytes);
+        self.under_way.insert(number, UnderWay { ticket, owner, bytes });
+        let load = self.loads.entry(owner).or_default();
+        load.operations += 1;
+        load.bytes += bytes;
     }
 
-    /// An operation has ended. Whether it was one of these; its connection is appended to
-    /// `answered` if it waits for nothing more.
-    pub fn end(&mut self, number: u64, done: Done, answered: &mut Vec<u64>) -> bool {
-        let Some(ticket) = self.tickets.remove(&number) else { return false };
-        self.value_bytes = value_bytes(&done).max(self.value_bytes - self.value_bytes / 8);
-        let Some(waiting) = self.connections.get_mut(&ticket.connection) else { return true };
-        let Some(operation) = waiting.operations.get_mut(&place(ticket)) else { return true };
+    /// An operation has ended. Its connection is appended to `answered` if it waits for nothing
+    /// more.
+    pub fn end(&mut self, number: u64, done: Done, answered: &mut Vec<u64>) {
+        let Some(UnderWay { ticket, owner, bytes }) = self.under_way.remove(&number) else {
+            return;
+        };
+        if let Some(load) = self.loads.get_mut(&owner) {
+            load.operations -= 1;
+            load.bytes -= bytes;
+            if load.operations == 0 {
+                self.loads.remove(&owner);
+            }
+        }
+        let length = value_bytes(&done);
+        self.value_bytes = length.max(self.value_bytes - self.value_bytes / 8);
+        let Some(waiting) = self.connections.get_mut(&ticket.connection) else { return };
+        let operation = waiting.operations.get_mut(&key_of(ticket));
+        let is_it = |one: &&mut Operation| one.number == number && one.done.is_none();
+        let Some(operation) = operation.filter(is_it) else { return };
         operation.done = Some(done);
+        self.held_bytes += length;
         waiting.unanswered -= 1;
         if waiting.unanswered == 0 {
-            waiting.operations.values_mut().for_each(|one| release(&mut self.taken, one));
             answered.push(ticket.connection);
         }
-        true
     }
 
     /// Takes an answer.
@@ -114,20 +173,23 @@ impl LateOperations {
             return None;
         }
         let waiting = self.connections.get_mut(&ticket.connection)?;
-        let place = place(ticket);
-        waiting.operations.get(&place)?.done.as_ref()?;
-        waiting.operations.remove(&place)?.done
+        let key = key_of(ticket);
+        waiting.operations.get(&key)?.done.as_ref()?;
+        let done = waiting.operations.remove(&key)?.done;
+        self.held_bytes -= done.as_ref().map_or(0, value_bytes);
+        done
     }
 
     /// See [`amalgam_index::LateAnswers::discard`].
     pub fn discard(&mut self, connection: u64, position: u64, is_slow: bool) -> bool {
         let Some(waiting) = self.connections.get_mut(&connection) else { return false };
-        let (taken, unanswered) = (&mut self.taken, &mut waiting.unanswered);
+        let (held_bytes, unanswered) = (&mut self.held_bytes, &mut waiting.unanswered);
         waiting.operations.retain(|(at, _), operation| {
-            let is_kept = *at >= position && !(is_slow && operation.is_read);
+            let is_held = operation.done.is_some();
+            let is_kept = *at >= position && !(is_slow && is_held && operation.is_repeatable);
             if !is_kept {
-                *unanswered -= usize::from(operation.done.is_none());
-                release(taken, operation);
+                *unanswered -= usize::from(!is_held);
+                *held_bytes -= operation.done.as_ref().map_or(0, value_bytes);
             }
             is_kept
         });
@@ -139,20 +201,8 @@ impl LateOperations {
     }
 }
 
-fn place(ticket: Ticket) -> (u64, u32) {
+fn key_of(ticket: Ticket) -> (u64, u32) {
     (ticket.position, ticket.key)
-}
-
-/// Gives an operation's room back.
-fn release(taken: &mut HashMap<Option<Peer>, usize>, operation: &mut Operation) {
-    if std::mem::take(&mut operation.takes_room)
-        && let Some(count) = taken.get_mut(&operation.owner)
-    {
-        *count -= 1;
-        if *count == 0 {
-            taken.remove(&operation.owner);
-        }
-    }
 }
 
 /// The length of the value in an answer, in bytes.
@@ -194,33 +244,52 @@ mod tests {
         Ok(Response::Item(Box::new(ItemAnswer { outcome, item: Some(item) })))
     }
 
+    fn begin(late: &mut LateOperations, ticket: Ticket, number: u64, owner: Option<Peer>) {
+        late.begin(&Beginning { ticket, is_repeatable: true, owner, value_bytes: 0 }, number);
+    }
+
     #[test]
     fn a_connection_goes_on_when_all_is_answered_and_takes_each_answer_once() {
         let (mut late, mut answered) = (LateOperations::default(), Vec::new());
-        late.begin(ticket(1, 10, 0), 100, true, owner(0));
-        late.begin(ticket(1, 10, 1), 101, true, owner(1));
-        late.begin(ticket(2, 10, 0), 102, false, owner(0));
-        assert!(late.end(101, value(5), &mut answered) && answered.is_empty());
+        begin(&mut late, ticket(1, 10, 0), 100, owner(0));
+        begin(&mut late, ticket(1, 10, 1), 101, owner(1));
+        begin(&mut late, ticket(2, 10, 0), 102, owner(0));
+        late.end(101, value(5), &mut answered);
+        assert!(answered.is_empty() && late.held_bytes == 5);
         assert_eq!(late.take(ticket(1, 10, 0)), None, "it is under way");
-        assert!(late.end(100, Err(ChunkError::Unavailable), &mut answered));
+        late.end(100, Err(ChunkError::Unavailable), &mut answered);
+        late.end(99, value(1), &mut answered);
         assert_eq!(answered, [1]);
-        assert!(!late.end(99, value(1), &mut answered), "somebody else's");
         assert_eq!(late.take(ticket(1, 10, 0)), Some(Err(ChunkError::Unavailable)));
         assert_eq!(late.take(ticket(1, 10, 0)), None, "it was taken");
         assert_eq!(late.take(ticket(1, 11, 1)), None, "another request");
         assert_eq!(late.take(ticket(1, 10, 1)), Some(value(5)));
         // A connection closes, and the answer to what it had under way has no taker.
-        assert!(!late.discard(2, u64::MAX, false));
-        assert!(late.end(102, value(1), &mut answered));
+        assert!(!late.discard(2, u64::MAX, false) && !late.is_idle());
+        late.end(102, value(1), &mut answered);
         assert_eq!((answered.len(), late.take(ticket(2, 10, 0))), (1, None));
-        assert!(late.taken.is_empty() && late.tickets.is_empty());
+        assert!(late.loads.is_empty() && late.is_idle() && late.held_bytes == 0);
+    }
+
+    #[test]
+    fn a_late_end_of_an_earlier_operation_is_not_taken_for_that_of_a_later_one() {
+        let (mut late, mut answered) = (LateOperations::default(), Vec::new());
+        begin(&mut late, ticket(1, 10, 0), 1, owner(0));
+        assert!(!late.discard(1, 11, false));
+        begin(&mut late, ticket(1, 10, 0), 2, owner(0));
+        late.end(1, value(1), &mut answered);
+        assert!(answered.is_empty() && late.is_answered(ticket(1, 10, 0)) == Some(false));
+        late.end(2, value(2), &mut answered);
+        assert_eq!((answered.len(), late.take(ticket(1, 10, 0))), (1, Some(value(2))));
     }
 
     #[test]
     fn a_slow_connection_keeps_what_cannot_be_asked_for_again() {
         let (mut late, mut answered) = (LateOperations::default(), Vec::new());
-        for (position, is_read) in [(10, true), (20, false), (30, true), (40, false)] {
-            late.begin(ticket(1, position, 0), position, is_read, owner(0));
+        for (position, is_repeatable) in [(10, true), (20, false), (30, true), (40, false)] {
+            let (ticket, owner) = (ticket(1, position, 0), owner(0));
+            let beginning = Beginning { ticket, is_repeatable, owner, value_bytes: 0 };
+            late.begin(&beginning, position);
             late.end(position, value(1), &mut answered);
         }
         assert!(late.discard(1, 20, false) && late.connections[&1].operations.len() == 3);
@@ -228,27 +297,34 @@ mod tests {
         assert_eq!(late.take(ticket(1, 30, 0)), None, "it is asked for again");
         assert!(late.take(ticket(1, 20, 0)).is_some() && late.take(ticket(1, 40, 0)).is_some());
         assert!(!late.discard(1, 50, false) && late.connections.is_empty());
+        assert_eq!(late.held_bytes, 0);
     }
 
     #[test]
     fn a_silent_node_takes_no_room_of_others_and_large_values_take_more() {
         let (mut late, mut answered) = (LateOperations::default(), Vec::new());
         let mut number = 0;
-        let mut fill = |late: &mut LateOperations, owner: Option<Peer>| {
-            let begin = number;
-            while late.has_room(owner) {
-                late.begin(ticket(number, 0, 0), number, true, owner);
+        let mut fill = |late: &mut LateOperations, owner: Option<Peer>, value_bytes: usize| {
+            let first = number;
+            loop {
+                // All are of one connection, which therefore waits.
+                let ticket = ticket(1, number, 0);
+                let beginning = Beginning { ticket, is_repeatable: true, owner, value_bytes };
+                if !late.has_room(&beginning) {
+                    return first..number;
+                }
+                late.begin(&beginning, number);
                 number += 1;
             }
-            begin..number
         };
-        let silent = fill(&mut late, owner(0));
-        assert_eq!(silent.count(), OPERATIONS_MAX);
-        let sound = fill(&mut late, owner(1));
+        assert_eq!(fill(&mut late, owner(0), 0).count(), OPERATIONS_MAX);
+        let sound = fill(&mut late, owner(1), 0);
         assert_eq!(sound.clone().count(), OPERATIONS_MAX);
-        sound.for_each(|number| assert!(late.end(number, value(1 << 20), &mut answered)));
-        assert_eq!(answered.len(), OPERATIONS_MAX);
-        assert_eq!(fill(&mut late, owner(1)).count(), OPERATIONS_MIN, "values are long");
-        assert_eq!(fill(&mut late, owner(0)).count(), 0);
+        sound.for_each(|number| late.end(number, value(1 << 20), &mut answered));
+        assert!(answered.is_empty(), "it waits for the silent one");
+        assert!(!late.has_room_ahead(), "it holds much");
+        assert_eq!(fill(&mut late, owner(1), 0).count(), 8, "values are long");
+        assert_eq!(fill(&mut late, owner(2), 16 << 20).count(), 1, "one at a time");
+        assert_eq!(fill(&mut late, owner(0), 0).count(), 0);
     }
 }

@@ -113,6 +113,32 @@ fn many_clients_with_many_keys_are_all_answered() {
     }
 }
 
+/// A get that fills the output is answered in parts; what stands behind it comes after all of them.
+#[test]
+fn what_follows_a_long_answer_does_not_overtake_it() {
+    let cluster = cluster();
+    let mut client = cluster.servers[0].connect();
+    let keys: Vec<String> = (0..60).map(|number| format!("key{number}")).collect();
+    let value = "x".repeat(10_000);
+    for _ in 0..20 {
+        for key in &keys {
+            client.talk(format!("set {key} 0 0 10000\r\n{value}\r\n"), "STORED\r\n");
+        }
+        let get = format!("get {}\r\n", keys.join(" "));
+        let sets: String = keys.iter().map(|key| format!("set {key} 0 0 2\r\nhi\r\n")).collect();
+        client.send(format!("{}{get}{sets}{get}", "mn\r\n".repeat(600)));
+        client.expect("MN\r\n".repeat(600));
+        for key in &keys {
+            client.expect(format!("VALUE {key} 0 10000\r\n{value}\r\n"));
+        }
+        client.expect(format!("END\r\n{}", "STORED\r\n".repeat(60)));
+        for key in &keys {
+            client.expect(format!("VALUE {key} 0 2\r\nhi\r\n"));
+        }
+        client.expect("END\r\n");
+    }
+}
+
 /// A client that does not read costs its own answers.
 #[test]
 fn a_client_that_reads_late_is_answered_in_order() {

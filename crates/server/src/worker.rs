@@ -9,10 +9,10 @@
 //! 1. A connection that may have more to read either is in `ready` or waits for its output to
 //!    drain; no edge is lost.
 //! 2. A connection whose output is not drained is not read from: its memory is bounded by one read,
-//!    one incomplete request and one output.
+//!    one incomplete request and one output, and as much again of late answers.
 //! 3. The time of a batch is sampled after its requests were received.
-//! 4. A connection whose request waits for an answer of the store ([`amalgam_index::LateAnswers`])
-//!    is not served; it goes on when the answer is there.
+//! 4. A connection whose request waits for an answer of the store ([`amalgam_index::LateAnswers`]),
+//!    or until the store has room for it, is not served; it goes on when that is there.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -253,22 +253,25 @@ impl<'s, S: Store> Worker<'s, S> {
     fn take_answers(&mut self, guard: &mut ReactorGuard<'_>, has_event: bool) {
         let Some(late) = self.index.late_answers() else { return };
         let mut answered = std::mem::take(&mut self.answered);
-        let has_room = late.turn(has_event, &mut answered);
+        let mut room = late.turn(has_event, &mut answered);
+        while room > 0
+            && let Some(id) = guard.without_room.pop_front()
+        {
+            // One that has closed takes none.
+            room -= usize::from(guard.slab.contains_key(id));
+            self.go_on(guard, id);
+        }
         for id in answered.drain(..) {
             self.go_on(guard, from_event_data(id));
         }
         self.answered = answered;
-        if has_room {
-            for id in std::mem::take(&mut guard.without_room) {
-                self.go_on(guard, id);
-            }
-        }
     }
 
-    /// Lets a connection go on that waited for an answer of the store.
+    /// Lets a connection go on that waited for an answer of the store, or for room.
     fn go_on(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
         let Some(connection) = guard.slab.get_mut(id) else { return };
         connection.is_waiting = false;
+        self.discard_answers(guard, id);
         self.settle(guard, id);
     }
 
@@ -477,7 +480,7 @@ impl<'s, S: Store> Worker<'s, S> {
                 continue;
             }
             if slot.begun == Some(Begun::NoRoom) {
-                guard.without_room.push(id);
+                guard.without_room.push_back(id);
             }
             self.send(guard, id);
             self.discard_answers(guard, id);
@@ -696,16 +699,20 @@ impl<'s, S: Store> Worker<'s, S> {
         let _ = guard.reactor.fetch(events, Duration::ZERO);
         self.serve(guard, events);
         loop {
-            let unsent = guard.slab.iter().filter(|(_, connection)| connection.has_unsent());
-            let unsent: Vec<_> = unsent.map(|(id, _)| id).collect();
             self.take_answers(guard, true);
             self.serve_ready(guard);
             self.take_answers(guard, false);
+            let unsent = guard.slab.iter().filter(|(_, connection)| connection.has_unsent());
+            let unsent: Vec<_> = unsent.map(|(id, _)| id).collect();
             let mut is_drained = !guard.slab.values().any(|connection| connection.is_waiting);
             for id in unsent {
-                is_drained &= self.send(guard, id);
+                if self.send(guard, id) {
+                    self.settle(guard, id);
+                } else {
+                    is_drained = false;
+                }
             }
-            if is_drained || Instant::now() > end {
+            if is_drained && guard.ready.is_empty() || Instant::now() > end {
                 break;
             }
             let _ = guard.reactor.fetch(events, Duration::from_millis(20));

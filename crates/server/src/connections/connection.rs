@@ -51,7 +51,7 @@ pub struct Connection {
     pub paused_until: u32,
     /// Whether the connection is in the reactor's ready list.
     pub is_queued: bool,
-    /// Whether its first request waits for an answer that comes later.
+    /// Whether its first request waits for an answer that comes later, or for room to ask for it.
     pub is_waiting: bool,
     /// Whether the store may hold answers to its requests.
     pub has_late_answers: bool,

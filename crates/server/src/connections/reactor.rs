@@ -4,7 +4,7 @@
 //! Where more threads are busy than there are cores, a worker that was woken can wait for a core
 //! for milliseconds. Its connections need not wait with it: a worker that runs, and finds that
 //! another has not waited for events for some batches, serves the other's connections once
-//! ([`WorkStealer`]).
+//! ([`WorkStealer`]), unless answers of the store come later: to the worker that asked.
 //!
 //! Thread safety: a reactor is shared by all threads; its connections are behind a lock.
 //!
@@ -14,6 +14,7 @@
 //!    a connection that has closed has no effect ([`ConnectionId`]).
 //! 3. A thief that leaves connections to be served wakes the reactor's own worker.
 
+use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
@@ -67,7 +68,7 @@ pub struct Connections {
     /// Those that are paused after a failed login, and some that have closed since.
     pub paused: Vec<ConnectionId>,
     /// Those that wait until the store has room for an operation, and some that have closed since.
-    pub without_room: Vec<ConnectionId>,
+    pub without_room: VecDeque<ConnectionId>,
     /// The number of those whose last attempt to send left a part of an answer unsent.
     pub stalled: usize,
 }

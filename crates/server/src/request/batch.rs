@@ -7,7 +7,8 @@
 //! follow one by one; their buckets were prefetched when they were parsed.
 //!
 //! Invariants:
-//! 1. The requests of a connection are executed, and answered, in the order of their arrival.
+//! 1. The requests of a connection are answered in the order of their arrival, and executed in that
+//!    order if they are on one key; on all keys where no answer comes later.
 //! 2. Serving a request copies and allocates nothing but what enters its connection's output.
 //! 3. A connection whose output passes its limit ([`BufferBudget::output_allowance`]) stalls: its
 //!    requests from there on stay in its input and are parsed again when the output is drained.

@@ -3,15 +3,16 @@
 //!
 //! What follows in the same stage is begun too, so that a client that sends many requests at once
 //! waits about once. Such operations are on keys that differ, and their client has not seen an
-//! answer to any of them: they may be executed in any order.
+//! answer to any of them: they may be executed in any order. Values are asked for as far as the
+//! output takes them.
 
 use amalgam_index::{Begun, Flush, Patience, Store, Worker};
-use amalgam_op::Op;
+use amalgam_op::{Op, Verb};
 
 use crate::request::context::BatchContext;
 use crate::request::slot::RequestSlot;
 
-/// Operations of a connection that are under way at a time, at most.
+/// Operations of a connection that are begun, or passed over, at a time, at most.
 const AHEAD_MAX: usize = 128;
 
 /// Bytes of the input that are parsed when a connection goes on, in whole requests: those behind a
@@ -69,14 +70,17 @@ pub fn begin_ahead<S: Store>(
 ) -> bool {
     let patience = slot.patience(start, key);
     let (Some(ahead), Patience::Later(ticket)) = (&mut slot.ahead, patience) else { return false };
-    let hash = op.key.hash();
+    let Some(late) = context.index.late_answers() else { return false };
+    let (hash, count) = (op.key.hash(), ahead.len());
+    let output_bytes = match op.verb {
+        Verb::Get(_) => (count + 1) * late.value_bytes(),
+        _ => 0,
+    };
     let may_begin = slot.begun != Some(Begun::NoRoom)
-        && ahead.len() < AHEAD_MAX
+        && count < AHEAD_MAX
         && !ahead.contains(&hash)
-        && context
-            .index
-            .late_answers()
-            .is_some_and(|late| late.begin(op, ticket, false) != Begun::NoRoom);
+        && slot.output.bytes.len() + output_bytes <= slot.output_limit_bytes
+        && late.begin(op, ticket, false) != Begun::NoRoom;
     match may_begin {
         true => ahead.push(hash),
         false => slot.ahead = None,

@@ -139,6 +139,11 @@ impl ReadAnswers<'_, '_> {
                     }
                     number += 1;
                 }
+                if request.left_out.is_partial() {
+                    // What follows comes after the keys that are left out.
+                    slot.ahead = None;
+                    return;
+                }
             }
             (next, number) = (end, 0);
         }
