@@ -7,7 +7,7 @@
 ht_axi #(
   .Slots(8), .SlotsPerBeat(2), .StripeBytes(48), .Lines(4), .KeyBytes(168), .HeaderBytes(24),
   .TermsLast(1'b0), .BucketBits(18), .HashRing(1'b1), .Writers(32), .ReturnBeats(128),
-  .ValueBytes(1024), .BlockBits(16), .BusBytes(8)
+  .ValueBytes(1024), .LogBits(21), .BusBytes(8)
 ) u_table (
   // The table may be reset at any time; the memory's side at power-up, and when memory is.
   .clk_i(CLOCK), .rst_ni(RESET_N), .mem_rst_ni(MEM_RESET_N),
@@ -34,5 +34,5 @@ ht_axi #(
   // The frames that a front end of one's own drops, for the counters; and the clock.
   .drops_i('0), .time_o(),
   // For waveforms and counters of one's own.
-  .is_ready_o(), .enter_o(), .stall_o(), .status_o(), .ended_o(), .probe_o(), .left_o()
+  .is_ready_o(), .enter_o(), .stall_o(), .status_o(), .ended_o(), .probe_o()
 );

@@ -267,6 +267,32 @@ def random_slot(key, check, now, shape):
     return klen << 56 | check << 48 | pointer, random.randrange(1 << 24) << 32 | expiry, other
 
 
+class Ages:
+    """The log's verdict on each pointer, here by its two lowest bits."""
+
+    def __init__(self, dut):
+        self.dut = dut
+
+    @staticmethod
+    def is_overwritten(locator):
+        return not locator & 1
+
+    @staticmethod
+    def is_young(locator):
+        return locator & 2
+
+    def drive(self):
+        pointers = int(self.dut.pointers_o.value)
+        old, young = 0, 0
+        for slot in range(parameter("Slots")):
+            old |= int(self.is_overwritten(pointers >> 48 * slot)) << slot
+            young |= int(bool(self.is_young(pointers >> 48 * slot))) << slot
+        self.dut.is_overwritten_i.value, self.dut.is_young_i.value = old, young
+
+    def sample(self):
+        return False
+
+
 async def compare_unit(dut):
     """Each key length, four times, against slots with the key, with nearly the same key, or free;
     some requests in between have no key."""
@@ -290,7 +316,7 @@ async def compare_unit(dut):
             shapes = random.choices(["free", "other key", "other length", "other check"], k=slots)
             if random.random() < 0.7:
                 shapes[random.randrange(slots)] = "same"
-            records, verdicts = [], [0, 0, 0, 0, 0]
+            records, verdicts = [], [0, 0, 0, 0, 0, 0]
             for slot, shape in enumerate(shapes):
                 locator, term, held = random_slot(key, check, now, shape)
                 words_of = {word: random.getrandbits(64) for word in range(stripe * lines)}
@@ -300,11 +326,12 @@ async def compare_unit(dut):
                 words_of |= {0: locator, terms: term}
                 records.append(words_of)
                 ends = term & MASK
+                is_old = shape != "free" and Ages.is_overwritten(locator)
                 for place, bit in enumerate([shape == "same", shape == "free",
-                                             0 < ends <= now]):
-                    verdicts[place] |= int(bit) << slot
-                verdicts[3] |= locator << 64 * slot
-                verdicts[4] |= term << 64 * slot
+                                             0 < ends <= now or is_old, Ages.is_young(locator)]):
+                    verdicts[place] |= int(bool(bit)) << slot
+                verdicts[4] |= locator << 64 * slot
+                verdicts[5] |= term << 64 * slot
             read = list(stripes(key, stripe, first, terms))
             for line, data, mask in read:
                 stripe_beats.append((data, mask, int(line == read[-1][0])))
@@ -321,8 +348,9 @@ async def compare_unit(dut):
             Source(dut, "beat_valid_i", "beat_ready_o", ["beat_i"], beats),
         ]
         sink = Sink(dut, "valid_o", "ready_i",
-                    ["op_o", "match_o", "free_o", "expired_o", "locators_o", "terms_o"])
-        await run(dut, pace, sources, [sink], lambda: len(sink.beats) >= len(ops))
+                    ["op_o", "match_o", "free_o", "expired_o", "young_o", "locators_o",
+                     "terms_o"])
+        await run(dut, pace, sources, [sink], lambda: len(sink.beats) >= len(ops), Ages(dut))
         assert [beat[: len(want)] for beat, want in zip(sink.beats, expected)] == expected
 
 
@@ -347,6 +375,7 @@ class ValueMemory:
         if not (int(dut.access_valid_o.value) and int(dut.access_ready_i.value)):
             return False
         address, size = int(dut.access_address_o.value), self.beat_words
+        assert address < 1 << parameter("LogBits")
         if int(dut.access_write_o.value):
             data, mask = int(dut.access_data_o.value), int(dut.access_mask_o.value)
             for i in range(size):
@@ -361,8 +390,10 @@ class ValueMemory:
 
 
 async def value_store(dut):
-    """Values of each length, in one block each: written, drained or read, in random order."""
-    block, longest = 16, 150
+    """Values of each length, in a place each: written, drained or read, in random order. One of
+    them goes around the end of the log."""
+    room, longest = 16, 150
+    first = (7 << parameter("LogBits")) - 2 - room * (longest // 2)
     for pace in PACES:
         await start(dut, return_valid_i=0)
         stored = {}
@@ -375,7 +406,7 @@ async def value_store(dut):
             value, flag = random.randbytes(length), random.randrange(1 << 32)
             if kind == 0 and length not in stored:
                 continue
-            commands.append((pack((2, kind), (48, block * (length + 1)), (24, length),
+            commands.append((pack((2, kind), (48, first + room * length), (24, length),
                                   (32, flag)),))
             if kind:
                 values += [(beat[0],) for beat in words(value)]

@@ -47,12 +47,15 @@ FAULTS = [
     # A free slot outranks a match.
     ("write_unit", {}, "write_unit", "target        = has_match ? matched",
      "target        = has_match && available == '0 ? matched"),
-    # The match's address goes back before those of what expired.
-    ("write_unit", {}, "write_unit", "expired_returns != '0 ? expired_returns : returns_q",
-     "returns_q"),
-    # Addresses that came back are handed out and kept.
-    ("address_queues", {}, "address_queues", "is_reused = is_taken && !is_fresh;",
-     "is_reused = 1'b0;"),
+    # A longer value is stored in the place of a shorter one.
+    ("write_unit", {}, "write_unit", " || beats_q > old_beats_q", ""),
+    # A value counts as whole while the next one is stored over it.
+    ("value_log", {}, "value_log", "age[47:LogBits] != '0", "age[47:LogBits+1] != '0"),
+    # A value counts as expired, but its slot may be free.
+    ("compare_unit", {}, "compare_unit", "(is_overwritten_i & ~free_q)", "is_overwritten_i"),
+    # A value does not go on at the log's beginning.
+    ("value_store", {}, "value_store", "AddressWidth'(place)",
+     "AddressWidth'(command_i.pointer[LogBits-1:0]) + AddressWidth'(beat_q)"),
     # Another client comes between the beats of a line.
     ("memory_arbiter", {}, "memory_arbiter", "write_valid_i || is_inside_line_q;",
      "write_valid_i;"),

@@ -87,52 +87,55 @@ async def credits(dut):
         await Credits(dut, pace).run()
 
 
-class Queues(Cycles):
-    """The blocks of each class: never allocated, freed, and allocated ones."""
+class Log(Cycles):
+    """The ring of beats, each with the position of the value that was appended there last."""
 
     def __init__(self, dut, pace):
         super().__init__(dut, pace)
-        classes, shift, self.blocks = (parameter("Classes"), parameter("ClassShift"),
-                                       2 ** parameter("BlockBits"))
-        first = [2 ** (shift * (classes - 1))]
-        for c in range(classes):
-            first.append(first[-1] + (self.blocks << shift * c))
-        self.free = [[first[c] + (i << shift * c) for i in range(self.blocks)]
-                     for c in range(classes)]
-        self.lent = [[] for _ in range(classes)]
-        self.give_back = None
+        self.size, self.largest = 1 << parameter("LogBits"), parameter("Largest")
+        self.head, self.values, self.ring = 1, [(1, 0)], {}
 
     def drive(self):
-        dut, classes = self.dut, len(self.free)
-        self.wanted = random.randrange(classes)
-        self.is_taken = bool(self.free[self.wanted]) and happens(self.pace[0])
-        dut.alloc_class_i.value, dut.alloc_take_i.value = self.wanted, int(self.is_taken)
-        c = random.randrange(classes)
-        self.give_back = None
-        if self.lent[c] and happens(self.pace[1]):
-            self.give_back = c, self.lent[c].pop(random.randrange(len(self.lent[c])))
-            dut.free_class_i.value, dut.free_pointer_i.value = self.give_back
-        dut.free_valid_i.value = int(self.give_back is not None)
+        dut = self.dut
+        self.is_appended = happens(self.pace[0])
+        self.beats = random.randint(0 if random.random() < 0.1 else 1, self.largest)
+        dut.append_i.value, dut.beats_i.value = int(self.is_appended), self.beats
+        # The latest ones, and those near the limits of what is whole and what is young.
+        def age(value):
+            return self.head - value[0]
+        near = [value for value in self.values if min(
+            abs(age(value) - self.size), abs(age(value) - self.size // 2)) <= 2]
+        self.asked = [random.choice(random.choice([near, self.values]) or self.values)
+                      for _ in range(parameter("Slots"))]
+        dut.pointers_i.value = sum(position << 48 * i
+                                   for i, (position, _) in enumerate(self.asked))
 
     def check(self):
-        dut, bits = self.dut, parameter("BlockBits") + 1
-        free = self.free[self.wanted]
-        assert int(dut.alloc_valid_o.value) == bool(free)
-        left = int(dut.left_o.value)
-        assert [left >> bits * c & (1 << bits) - 1 for c in range(len(self.free))] \
-            == [len(addresses) for addresses in self.free]
-        if self.is_taken:
-            # Addresses never used come first, then freed ones, oldest first.
-            assert int(dut.alloc_pointer_o.value) == free[0]
-            self.lent[self.wanted].append(free.pop(0))
-        if self.give_back:
-            self.free[self.give_back[0]].append(self.give_back[1])
+        dut = self.dut
+        assert int(dut.head_o.value) == self.head
+        overwritten, young = int(dut.is_overwritten_o.value), int(dut.is_young_o.value)
+        for i, (position, beats) in enumerate(self.asked):
+            is_whole = all(self.ring.get(place % self.size) == position
+                           for place in range(position, position + beats))
+            age = self.head - position
+            # What is whole may be given up one beat early.
+            assert is_whole or overwritten >> i & 1
+            assert overwritten >> i & 1 == (age >= self.size)
+            assert young >> i & 1 == (age < self.size // 2)
+        if self.is_appended:
+            for place in range(self.head, self.head + self.beats):
+                self.ring[place % self.size] = self.head
+            if self.beats:
+                self.values.append((self.head, self.beats))
+            self.values = [value for value in self.values
+                           if self.head - value[0] < 3 * self.size]
+            self.head += self.beats
 
 
-async def address_queues(dut):
+async def value_log(dut):
     for pace in PACES:
-        await start(dut, free_valid_i=0, alloc_take_i=0)
-        await Queues(dut, pace).run()
+        await start(dut, append_i=0, beats_i=0, pointers_i=0)
+        await Log(dut, pace).run()
 
 
 def op_of(number, key_bytes, kind, bucket=0, check=0, now=0, **fields):
@@ -268,35 +271,30 @@ class Verdicts:
 
     def __init__(self, dut, source, cases):
         self.dut, self.source, self.cases = dut, source, list(cases)
-        self.at, self.retired, self.frees = 0, 0, []
+        self.at, self.retired, self.appended = 0, 0, []
 
     def drive(self):
         dut = self.dut
         case = self.cases[min(self.at, len(self.cases) - 1)]
         stripe, mask = case["stripes"].get(int(dut.line_o.value), (0, 0))
         dut.stripe_i.value, dut.mask_i.value = stripe, mask
-        dut.alloc_valid_i.value = int(case["address"] is not None)
-        dut.alloc_pointer_i.value = case["address"] or 0
+        dut.head_i.value = case["head"]
 
     def sample(self):
         dut = self.dut
         self.retired += int(dut.retire_o.value)
-        if int(dut.free_valid_o.value):
-            self.frees.append((int(dut.free_class_o.value), int(dut.free_pointer_o.value)))
-        if int(dut.alloc_take_o.value):
-            assert int(dut.alloc_class_o.value) == class_of(self.cases[self.at]["vlen"])
-            self.cases[self.at]["is_lent"] = True
+        if int(dut.append_o.value):
+            self.appended.append((self.at, int(dut.beats_o.value)))
         self.at += int(dut.valid_i.value) & int(dut.ready_o.value)
         return False
 
 
-def class_of(value_bytes):
-    block = 8 * parameter("StripeWords") * parameter("SlotsPerBeat")
-    return 0 if value_bytes + 8 <= block else 1 if value_bytes + 8 <= 8 * block else 2
+def beats_of(value_bytes):
+    return -(-(value_bytes + 8) // (8 * parameter("StripeWords") * parameter("SlotsPerBeat")))
 
 
 def random_case(number, key_bytes, shape):
-    """A request, the slots of its bucket, and a free address unless its queue is empty."""
+    """A request, the slots of its bucket, and where the log goes on."""
     slots, now, check = parameter("Slots"), 1000, random.randrange(256)
     kind = random.choice([KIND_GET, KIND_SET, KIND_SET, KIND_DELETE]) if key_bytes else KIND_NONE
     status = random.choice([OK, OK, OK, INVALID]) if kind == KIND_GET else OK
@@ -305,11 +303,12 @@ def random_case(number, key_bytes, shape):
     key = random.randbytes(key_bytes)
     case = {
         "number": number, "kind": kind, "status": status, "check": check, "key": key,
-        "vlen": random.choice([0, 1, 40, 200, 900]), "flags": random.randrange(1 << 32),
+        "vlen": random.choice([0, 1, 55, 56, 57, 89, 200, 1024]),
+        "flags": random.randrange(1 << 32),
         "expiry": random.choice([0, 2000]), "drain": int(status == INVALID and number % 2),
-        "address": random.randrange(1, 1 << 30) if random.random() < 0.8 else None,
+        "head": random.randrange(1, 1 << 48),
         "stripes": {line: (data, mask) for line, data, mask in stripes(key, *shape)}
-        if key else {}, "is_lent": False,
+        if key else {},
     }
     has_free, matched = random.random() < 0.5, random.randrange(2 * slots)
     case["slots"] = []
@@ -317,40 +316,42 @@ def random_case(number, key_bytes, shape):
         is_free = has_free and slot != matched and random.random() < 0.4
         expiry = random.choice([0, 0, 1000, 1001]) if has_free else 0
         case["slots"].append((0, 0, 0, 0) if is_free else (
-            random.randrange(1, 1 << 30), random.choice([0, 50, 150, 800]), expiry,
+            random.randrange(1, 1 << 48), random.choice([0, 50, 56, 88, 150, 1024]), expiry,
             int(slot == matched and bool(key_bytes))))
     case["expired"] = [0 < expiry <= now for _, _, expiry, _ in case["slots"]]
+    case["young"] = [random.randrange(2) for _ in case["slots"]]
     case["op"] = op_of(number, key_bytes, kind, number, check, now, vlen=case["vlen"],
                        flags=case["flags"], expiry=case["expiry"], drain=case["drain"],
                        status=status)
     return case
 
 
-def verdict_of(case, shift):
+def verdict_of(case):
     """A case in the form in which the comparators report it."""
     def bits(flags):
         return sum(int(flag) << slot for slot, flag in enumerate(flags))
 
     slots = case["slots"]
-    locators = [pointer and 7 << 56 | pointer << shift for pointer, *_ in slots]
+    locators = [pointer and 7 << 56 | pointer for pointer, *_ in slots]
     terms = [length << 32 | expiry for _, length, expiry, _ in slots]
     return (case["op"], bits(slot[3] for slot in slots), bits(not slot[0] for slot in slots),
-            bits(case["expired"]), sum(word << 64 * i for i, word in enumerate(locators)),
+            bits(case["expired"]), bits(case["young"]),
+            sum(word << 64 * i for i, word in enumerate(locators)),
             sum(word << 64 * i for i, word in enumerate(terms)))
 
 
-def carry_out(case, evicts, shape, shift):
-    """Applies the rules of docs/pipeline.md: (status, slot that holds the item or None, freed
-    slots in order, words of the bucket that change, the item's address)."""
+def carry_out(case, evicts, shape):
+    """Applies the rules of docs/pipeline.md: (status, slot that holds the item or None, the beats
+    that are appended or None, words of the bucket that change, the value's position)."""
     slots, expired, kind = case["slots"], case["expired"], case["kind"]
     matched = next((i for i, slot in enumerate(slots) if slot[3]), None)
     is_hit = matched is not None and not expired[matched]
     if kind in (KIND_NONE, KIND_GET):
         status = NOT_FOUND if kind == KIND_GET and case["status"] == OK and not is_hit \
             else case["status"]
-        return status, matched, [], {}, None
+        return status, matched, None, {}, None
     freed = [i for i in range(len(slots)) if expired[i] and i != matched]
-    words, target, address, status = {}, None, None, case["status"]
+    words, target, appended, position, status = {}, None, None, None, case["status"]
     if kind == KIND_DELETE:
         freed += [matched] if matched is not None else []
         status = status or (OK if is_hit else NOT_FOUND)
@@ -359,53 +360,51 @@ def carry_out(case, evicts, shape, shift):
         target = matched if matched is not None else min(available, default=None)
         if target is None and evicts:
             target = case["check"] % len(slots)
-            freed.append(target)
+        beats = beats_of(case["vlen"])
         if target is None:
             status = NO_MEMORY
-        elif matched is not None and class_of(slots[matched][1]) == class_of(case["vlen"]):
-            address = slots[matched][0]
+        elif matched is not None and case["young"][matched] \
+                and beats <= beats_of(slots[matched][1]):
+            position = slots[matched][0]
         else:
-            freed += [matched] if matched is not None else []
-            address = case["address"]
-            if address is None:
-                status, target = NO_MEMORY, None
+            appended, position = beats, case["head"]
     for slot in freed:
         words |= {(slot, 0): 0, (slot, shape[2]): 0}
     if target is not None:
         key = case["key"]
-        words[target, 0] = len(key) << 56 | case["check"] << 48 | address << shift
+        words[target, 0] = len(key) << 56 | case["check"] << 48 | position
         words[target, shape[2]] = case["vlen"] << 32 | case["expiry"]
         if matched is None:
             words |= {(target, shape[1] + at // 8): int.from_bytes(key[at : at + 8], "little")
                       for at in range(0, len(key), 8)}
-    return status, matched, freed, words, address
+    return status, matched, appended, words, position
 
 
-def say(case, outcome, table_only, shift):
+def say(case, outcome, table_only):
     """The answer, and the command to the value store, if any."""
-    status, matched, _, _, address = outcome
+    status, matched, _, _, position = outcome
     kind, vlen = case["kind"], case["vlen"]
     hit = int(kind == KIND_GET and status == OK)
     old = case["slots"][matched] if matched is not None else (0, 0)
-    pointer = old[0] if hit else address if kind == KIND_SET and status == OK else 0
+    pointer = old[0] if hit else position if kind == KIND_SET and status == OK else 0
     opcode = {KIND_SET: SET, KIND_DELETE: DELETE}.get(kind, GET)
-    answer = (case["number"], opcode, 0, hit, status, old[1] if hit else 0, 0, pointer << shift,
+    answer = (case["number"], opcode, 0, hit, status, old[1] if hit else 0, 0, pointer,
               1000)
     command = None
     if hit and not table_only:
         command = (VALUE_READ, old[0], old[1])
     elif kind == KIND_SET and status == OK and not table_only:
-        command = (VALUE_WRITE, address, vlen)
+        command = (VALUE_WRITE, position, vlen)
     elif (kind == KIND_SET and vlen) or (case["drain"] and (vlen or not table_only)):
         command = (VALUE_DRAIN, None, vlen)
     return answer, command
 
 
 async def write_unit(dut):
-    """Each key length, with every kind of request on every kind of bucket: the freed addresses, the
-    memory's content afterwards, the answers and the commands to the value store."""
+    """Each key length, with every kind of request on every kind of bucket: what is appended to the
+    log, the memory's content afterwards, the answers and the commands to the value store."""
     shape, longest = layout()
-    shift, lines = parameter("PointerShift"), parameter("Lines")
+    lines = parameter("Lines")
     per_beat = parameter("SlotsPerBeat")
     line_beats = parameter("Slots") // per_beat
     for turn, pace in enumerate(PACES):
@@ -415,7 +414,7 @@ async def write_unit(dut):
         random.shuffle(lengths)
         cases = [random_case(*numbered, shape) for numbered in enumerate(lengths)]
         source = Source(dut, "valid_i", "ready_o", ["op_i", "match_i", "free_i", "expired_i",
-                        "locators_i", "terms_i"], [verdict_of(case, shift) for case in cases])
+                        "young_i", "locators_i", "terms_i"], [verdict_of(case) for case in cases])
         write = Sink(dut, "write_valid_o", "write_ready_i",
                      [f"write_{name}_o" for name in ("address", "data", "mask", "last")])
         # These two streams advance together, so each is valid only while the other is ready.
@@ -425,18 +424,16 @@ async def write_unit(dut):
         verdicts = Verdicts(dut, source, cases)
         await run(dut, pace, [source], [write, value, answers],
                   lambda: verdicts.at >= len(cases), verdicts)
-        outcomes = [carry_out(case, evicts, shape, shift) for case in cases]
-        spoken = [say(case, outcome, table_only, shift)
-                  for case, outcome in zip(cases, outcomes)]
+        outcomes = [carry_out(case, evicts, shape) for case in cases]
+        spoken = [say(case, outcome, table_only) for case, outcome in zip(cases, outcomes)]
         assert [tuple(unpack(word, *RESPONSE)) for (word,) in answers.beats] \
             == [answer for answer, _ in spoken]
         commands = [command for _, command in spoken if command]
         found = [unpack(word, *COMMAND)[:3] for (word,) in value.beats]
         assert [(kind, None if kind == VALUE_DRAIN else pointer, vlen)
                 for kind, pointer, vlen in found] == commands
-        assert verdicts.frees == [
-            (class_of(case["slots"][slot][1]), case["slots"][slot][0])
-            for case, outcome in zip(cases, outcomes) for slot in outcome[2]]
+        assert verdicts.appended == [(number, 0 if table_only else outcome[2])
+                                     for number, outcome in enumerate(outcomes) if outcome[2]]
         assert verdicts.retired == sum(case["kind"] in (KIND_SET, KIND_DELETE) for case in cases)
         expected, written = {}, {}
         for bucket, outcome in enumerate(outcomes):

@@ -19,7 +19,7 @@ module frames_sim
   parameter int unsigned Writers = 32,
   parameter int unsigned CounterBits = 10,  // of several tables
   parameter int unsigned ReturnBeats = 128,
-  parameter int unsigned BlockBits = 8,
+  parameter int unsigned LogBits = 10,
   parameter int unsigned BusBytes = 8,
   parameter int unsigned Tables = 1         // and number of lanes
 ) (
@@ -88,8 +88,7 @@ module frames_sim
   localparam int unsigned BeatWords = StripeBytes / 8 * SlotsPerBeat;
   localparam int unsigned LineBeats = Slots / SlotsPerBeat;
   localparam int unsigned TableBeats = (2 ** BucketBits) * Lines * LineBeats;
-  // Blocks of 1, 8 and 64 beats, and as much again in front of them.
-  localparam int unsigned Beats = TableBeats + 64 + 73 * (2 ** BlockBits);
+  localparam int unsigned Beats = TableBeats + 2 ** LogBits;
 
   logic                spreader_overflow;
   drops_t [Tables-1:0] drops;
@@ -134,7 +133,7 @@ module frames_sim
       .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines),
       .KeyBytes(KeyBytes), .HeaderBytes(HeaderBytes), .TermsLast(TermsLast),
       .BucketBits(BucketBits), .HashRing(HashRing), .Writers(Writers), .ReturnBeats(ReturnBeats),
-      .BlockBits(BlockBits)
+      .LogBits(LogBits)
     ) u_udp (
       .clk_i, .rst_ni, .mem_rst_ni(!mem_reset_i), .mac_i, .ip_i, .port_i, .has_header_i,
       .awvalid_i, .awready_o(), .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o(),
@@ -156,7 +155,7 @@ module frames_sim
       .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines), .KeyBytes(KeyBytes),
       .HeaderBytes(HeaderBytes), .TermsLast(TermsLast), .BucketBits(BucketBits),
       .HashRing(HashRing), .Writers(Writers), .CounterBits(CounterBits), .ReturnBeats(ReturnBeats),
-      .BlockBits(BlockBits)
+      .LogBits(LogBits)
     ) u_wide (
       .clk_i, .rst_ni, .mem_rst_ni(!mem_reset_i), .mac_i, .ip_i, .port_i, .has_header_i, .now_i,
       .seed_i('0), .evict_i(1'b1),

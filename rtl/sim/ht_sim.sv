@@ -18,7 +18,7 @@ module ht_sim
   parameter int unsigned HashLanes = 6,
   parameter int unsigned Writers = 16,
   parameter int unsigned ReturnBeats = 128,
-  parameter int unsigned BlockBits = 6,
+  parameter int unsigned LogBits = 10,
   parameter int unsigned BusBytes = 8
 ) (
   input  logic        clk_i,
@@ -101,8 +101,7 @@ module ht_sim
   localparam int unsigned BeatWords = StripeWords * SlotsPerBeat;
   localparam int unsigned LineBeats = Slots / SlotsPerBeat;
   localparam int unsigned TableBeats = (2 ** BucketBits) * Lines * LineBeats;
-  // Blocks of 1, 8 and 64 beats, and as much again in front of them.
-  localparam int unsigned Beats = TableBeats + 64 + 73 * (2 ** BlockBits);
+  localparam int unsigned Beats = TableBeats + 2 ** LogBits;
 
   request_t  request;
   response_t response;
@@ -163,7 +162,7 @@ module ht_sim
     .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines),
     .KeyBytes(KeyBytes), .HeaderBytes(HeaderBytes), .TermsLast(TermsLast),
     .BucketBits(BucketBits), .HashRing(HashRing), .HashLanes(HashLanes), .Writers(Writers),
-    .ReturnBeats(ReturnBeats), .BlockBits(BlockBits), .BusBytes(BusBytes)
+    .ReturnBeats(ReturnBeats), .LogBits(LogBits), .BusBytes(BusBytes)
   ) u_table (
     .clk_i, .rst_ni, .mem_rst_ni(!mem_reset_i),
     .awvalid_i, .awready_o, .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o, .bready_i,
@@ -181,7 +180,7 @@ module ht_sim
     .mem_return_valid_i(mem_return_valid), .mem_return_is_value_i(mem_return_is_value),
     .mem_return_i(mem_return),
     .drops_i('0), .time_o(),
-    .is_ready_o, .enter_o, .stall_o, .status_o, .ended_o(), .probe_o(probe), .left_o()
+    .is_ready_o, .enter_o, .stall_o, .status_o, .ended_o(), .probe_o(probe)
   );
 
   memory_model #(

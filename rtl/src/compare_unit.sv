@@ -37,9 +37,13 @@ module compare_unit
   output op_t                    op_o,
   output logic [Slots-1:0]       match_o,
   output logic [Slots-1:0]       free_o,
-  output logic [Slots-1:0]       expired_o,
+  output logic [Slots-1:0]       expired_o,  // or its value was overwritten
+  output logic [Slots-1:0]       young_o,
   output logic [Slots-1:0][63:0] locators_o,
   output logic [Slots-1:0][63:0] terms_o,
+  output logic [Slots-1:0][47:0] pointers_o, // of the next verdict, for the log
+  input  logic [Slots-1:0]       is_overwritten_i,
+  input  logic [Slots-1:0]       is_young_i,
   input  logic [LineWidth-1:0]   line_i,     // index of the key stripe that the write unit reads
   output logic [StripeWidth-1:0] stripe_o,
   output logic [StripeWords-1:0] mask_o
@@ -110,6 +114,7 @@ module compare_unit
       end
       if (is_mine && is_terms) terms_q[i] <= beat_i[Offset+64*TermsPlace+:64];
     end
+    assign pointers_o[i] = locators_q[i][47:0];
     // A free slot's terms are 0.
     expiry u_expiry (
       .expiry_i(terms_q[i][31:0]), .now_i(op_i.now), .is_expired_o(expired_q[i])
@@ -128,7 +133,9 @@ module compare_unit
       op_o       <= op_i;
       match_o    <= has_key ? match_q : '0;
       free_o     <= free_q;
-      expired_o  <= expired_q;
+      // The write unit is done with all older requests, so the log's head is that of this one.
+      expired_o  <= expired_q | (is_overwritten_i & ~free_q);
+      young_o    <= is_young_i;
       locators_o <= locators_q;
       terms_o    <= terms_q;
     end

@@ -18,7 +18,7 @@ module ht_axi
   parameter int unsigned Writers = 16,
   parameter int unsigned ReturnBeats = 128,
   parameter int unsigned ValueBytes = 1024,
-  parameter int unsigned BlockBits = 8,
+  parameter int unsigned LogBits = 16,
   parameter int unsigned BusBytes = 8,      // of key and value streams
   localparam int unsigned BeatWords = StripeBytes / 8 * SlotsPerBeat
 ) (
@@ -80,12 +80,12 @@ module ht_axi
   output logic                    stall_o,
   output logic                    status_o,
   output logic                    ended_o,
-  output logic [9:0]              probe_o,
-  output logic [2:0][BlockBits:0] left_o
+  output logic [9:0]              probe_o
 );
 
   logic [31:0] control;
   logic [63:0] seed;
+  logic [47:0] head;
   logic        is_begun_q;   // a request has come
   response_t   answer;
   logic is_get, is_set, is_delete;
@@ -113,7 +113,7 @@ module ht_axi
     .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines),
     .KeyBytes(KeyBytes), .HeaderBytes(HeaderBytes), .TermsLast(TermsLast),
     .BucketBits(BucketBits), .HashRing(HashRing), .HashLanes(HashLanes), .Writers(Writers),
-    .ReturnBeats(ReturnBeats), .ValueBytes(ValueBytes), .BlockBits(BlockBits)
+    .ReturnBeats(ReturnBeats), .ValueBytes(ValueBytes), .LogBits(LogBits)
   ) u_top (
     .clk_i, .rst_ni, .mem_rst_ni, .now_i(time_o), .seed_i(seed), .evict_i(control[0]),
     .table_only_i(control[1]),
@@ -124,7 +124,8 @@ module ht_axi
     .val_valid_o(got_valid), .val_ready_i(got_ready), .val_o(got),
     .mem_valid_o, .mem_ready_i, .mem_o, .mem_data_o, .mem_mask_o, .mem_return_valid_i,
     .mem_return_is_value_i, .mem_return_i,
-    .is_ready_o, .enter_o, .stall_o, .status_o, .answer_o(answer), .ended_o, .probe_o, .left_o
+    .is_ready_o, .enter_o, .stall_o, .status_o, .answer_o(answer), .ended_o, .probe_o,
+    .head_o(head)
   );
 
   assign is_get    = answer.opcode == OpGet || answer.opcode == OpGetQ || answer.opcode == OpGetK
@@ -155,7 +156,7 @@ module ht_axi
     .refused_unknown_i(status_o && answer.status == StatusUnknown),
     .refused_cas_i(status_o && answer.status == StatusNotSupported),
     .entered_i(enter_o), .stall_cycles_i(stall_o),
-    .free_small_i(32'(left_o[0])), .free_middle_i(32'(left_o[1])), .free_large_i(32'(left_o[2])),
+    .log_bits_i(LogBits), .log_head_low_i(head[31:0]), .log_head_high_i(32'(head[47:32])),
     .bus_bytes_i(BusBytes),
     .dropped_overflow_i(drops_i.overflow), .dropped_broken_i(drops_i.broken),
     .dropped_other_i(drops_i.other), .dropped_unsound_i(drops_i.unsound),

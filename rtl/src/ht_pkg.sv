@@ -119,7 +119,7 @@ package ht_pkg;
 
   typedef struct packed {
     value_kind_e kind;
-    logic [47:0] pointer;  // in beats of the memory port
+    logic [47:0] pointer;  // a position in the log, in beats of the memory port
     logic [23:0] vlen;
     logic [31:0] flags;
   } value_command_t;

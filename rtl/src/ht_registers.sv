@@ -32,9 +32,9 @@ module ht_registers (
   input  logic        refused_cas_i,
   input  logic        entered_i,
   input  logic        stall_cycles_i,
-  input  logic [31:0] free_small_i,
-  input  logic [31:0] free_middle_i,
-  input  logic [31:0] free_large_i,
+  input  logic [31:0] log_bits_i,
+  input  logic [31:0] log_head_low_i,
+  input  logic [31:0] log_head_high_i,
   input  logic [31:0] bus_bytes_i,
   input  logic        dropped_overflow_i,
   input  logic        dropped_broken_i,
@@ -133,9 +133,9 @@ module ht_registers (
       6'd35: shown = high_q;
       6'd36: shown = stall_cycles_q[31:0];
       6'd37: shown = high_q;
-      6'd38: shown = free_small_i;
-      6'd39: shown = free_middle_i;
-      6'd40: shown = free_large_i;
+      6'd38: shown = log_bits_i;
+      6'd39: shown = log_head_low_i;
+      6'd40: shown = log_head_high_i;
       6'd41: shown = bus_bytes_i;
       6'd42: shown = dropped_overflow_q[31:0];
       6'd43: shown = high_q;

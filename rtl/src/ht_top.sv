@@ -35,9 +35,7 @@ module ht_top
   parameter int unsigned ValueReturnBeats = 32,
   parameter int unsigned ValueBytes = 1024, // the largest value
   parameter int unsigned PacketBeats = 512,
-  parameter int unsigned Classes = 3,
-  parameter int unsigned ClassShift = 3,
-  parameter int unsigned BlockBits = 8,
+  parameter int unsigned LogBits = 16,      // log2 of the beats of all values
   localparam int unsigned AddressWidth = 32,
   localparam int unsigned StripeWords = StripeBytes / 8,
   localparam int unsigned BeatWords = StripeWords * SlotsPerBeat,
@@ -87,16 +85,15 @@ module ht_top
   output response_t               answer_o,     // with this answer
   output logic                    ended_o,      // a quiet request ended, in request order
   output logic [9:0]              probe_o,      // the stages' valid signals, for waveforms
-  output logic [Classes-1:0][BlockBits:0] left_o
+  output logic [47:0]             head_o        // the position at which the log of values goes on
 );
 
   localparam int unsigned KeyWord = TermsLast ? 1 : HeaderBytes / 8;
   localparam int unsigned TermsWord = TermsLast ? Lines * StripeWords - 1 : 1;
   localparam int unsigned LineWidth = $clog2(Lines + 1);
-  localparam int unsigned ClassWidth = Classes > 1 ? $clog2(Classes) : 1;
   localparam int unsigned StripeWidth = 64 * StripeWords;
   localparam int unsigned RecordKeyBytes = (Lines * StripeWords - KeyWord - 32'(TermsLast)) * 8;
-  localparam int unsigned PointerShift = $clog2(BeatWords * 8);
+  localparam int unsigned LargestBeats = (ValueBytes + 8 + 8 * BeatWords - 1) / (8 * BeatWords);
 
   if (Slots != 4 && Slots != 8 && Slots != 16) begin : gen_slots_check
     $error("ht_top: Slots must be 4, 8 or 16");
@@ -115,9 +112,6 @@ module ht_top
   end
   if (ReturnBeats < LineBeats || ReturnBeats % LineBeats != 0) begin : gen_return_check
     $error("ht_top: ReturnBeats must be a multiple of a line's beats");
-  end
-  if (ValueBytes + 8 > BeatWords * 8 * 2 ** (ClassShift * (Classes - 1))) begin : gen_value_check
-    $error("ht_top: the largest block must hold ValueBytes and 8");
   end
 
   // Pre-processing and hashing of requests.
@@ -216,7 +210,8 @@ module ht_top
 
   logic verdict_valid, verdict_ready;
   op_t  verdict_op;
-  logic [Slots-1:0] match, free, expired;
+  logic [Slots-1:0] match, free, expired, young, is_overwritten, is_young;
+  logic [Slots-1:0][47:0] pointers;
   logic [Slots-1:0][63:0] locators, terms;
   logic [LineWidth-1:0] wanted_line;
   logic [StripeWidth-1:0] wanted_stripe;
@@ -230,13 +225,14 @@ module ht_top
     .mask_i(stripe_mask), .stripe_last_i(stripe_last),
     .beat_valid_i(beat_valid), .beat_ready_o(beat_ready), .beat_i(beat),
     .valid_o(verdict_valid), .ready_i(verdict_ready), .op_o(verdict_op),
-    .match_o(match), .free_o(free), .expired_o(expired), .locators_o(locators), .terms_o(terms),
+    .match_o(match), .free_o(free), .expired_o(expired), .young_o(young), .locators_o(locators),
+    .terms_o(terms), .pointers_o(pointers), .is_overwritten_i(is_overwritten),
+    .is_young_i(is_young),
     .line_i(wanted_line), .stripe_o(wanted_stripe), .mask_o(wanted_mask)
   );
 
-  logic free_valid, alloc_take, alloc_valid;
-  logic [ClassWidth-1:0] free_class, alloc_class;
-  logic [47:0] free_pointer, alloc_pointer;
+  logic append;
+  logic [$clog2(LargestBeats+1)-1:0] append_beats;
   logic write_valid, write_ready, write_last;
   logic [AddressWidth-1:0] write_address;
   logic [BeatWidth-1:0] write_data;
@@ -246,16 +242,13 @@ module ht_top
   response_t response;
   write_unit #(
     .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeWords(StripeWords), .Lines(Lines),
-    .KeyWord(KeyWord), .TermsWord(TermsWord), .PointerShift(PointerShift),
-    .ClassShift(ClassShift), .Classes(Classes), .AddressWidth(AddressWidth)
+    .KeyWord(KeyWord), .TermsWord(TermsWord), .ValueBytes(ValueBytes), .AddressWidth(AddressWidth)
   ) u_write (
     .clk_i, .rst_ni, .evict_i, .table_only_i,
     .valid_i(verdict_valid), .ready_o(verdict_ready), .op_i(verdict_op),
-    .match_i(match), .free_i(free), .expired_i(expired), .locators_i(locators), .terms_i(terms),
-    .line_o(wanted_line), .stripe_i(wanted_stripe), .mask_i(wanted_mask),
-    .free_valid_o(free_valid), .free_class_o(free_class), .free_pointer_o(free_pointer),
-    .alloc_class_o(alloc_class), .alloc_take_o(alloc_take), .alloc_valid_i(alloc_valid),
-    .alloc_pointer_i(alloc_pointer),
+    .match_i(match), .free_i(free), .expired_i(expired), .young_i(young), .locators_i(locators),
+    .terms_i(terms), .line_o(wanted_line), .stripe_i(wanted_stripe), .mask_i(wanted_mask),
+    .head_i(head_o), .append_o(append), .beats_o(append_beats),
     .write_valid_o(write_valid), .write_ready_i(write_ready), .write_address_o(write_address),
     .write_data_o(write_data), .write_mask_o(write_mask), .write_last_o(write_last),
     .retire_o(retire),
@@ -265,10 +258,9 @@ module ht_top
   assign status_o = response_valid && response_ready;
   assign answer_o = response;
 
-  address_queues #(.Classes(Classes), .ClassShift(ClassShift), .BlockBits(BlockBits)) u_addresses (
-    .clk_i, .rst_ni, .free_valid_i(free_valid), .free_class_i(free_class),
-    .free_pointer_i(free_pointer), .alloc_class_i(alloc_class), .alloc_take_i(alloc_take),
-    .alloc_valid_o(alloc_valid), .alloc_pointer_o(alloc_pointer), .left_o
+  value_log #(.Slots(Slots), .LogBits(LogBits), .Largest(LargestBeats)) u_log (
+    .clk_i, .rst_ni, .append_i(append), .beats_i(append_beats), .head_o,
+    .pointers_i(pointers), .is_overwritten_o(is_overwritten), .is_young_o(is_young)
   );
 
   // The value store and its command queue.
@@ -284,8 +276,8 @@ module ht_top
   logic [BeatWords-1:0] access_mask;
   logic [31:0] flags;
   value_store #(
-    .BeatWords(BeatWords), .ReturnBeats(ValueReturnBeats), .Reads(ValueReturnBeats),
-    .AddressWidth(AddressWidth)
+    .BeatWords(BeatWords), .LogBits(LogBits), .ReturnBeats(ValueReturnBeats),
+    .Reads(ValueReturnBeats), .AddressWidth(AddressWidth)
   ) u_values (
     .clk_i, .rst_ni, .command_valid_i(value_valid), .command_ready_o(value_ready),
     .command_i(value), .val_valid_i(packet_valid), .val_ready_o(packet_ready), .val_i(packet),

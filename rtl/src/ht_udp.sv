@@ -18,7 +18,7 @@ module ht_udp
   parameter int unsigned Writers = 32,
   parameter int unsigned ReturnBeats = 128,
   parameter int unsigned ValueBytes = 1024,
-  parameter int unsigned BlockBits = 16,
+  parameter int unsigned LogBits = 16,
   parameter int unsigned FrameBeats = 512,   // of frames that wait
   parameter int unsigned Clients = 256,      // requests between parser and formatter
   localparam int unsigned BeatWords = StripeBytes / 8 * SlotsPerBeat
@@ -93,7 +93,7 @@ module ht_udp
     .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines),
     .KeyBytes(KeyBytes), .HeaderBytes(HeaderBytes), .TermsLast(TermsLast),
     .BucketBits(BucketBits), .HashRing(HashRing), .Writers(Writers), .ReturnBeats(ReturnBeats),
-    .ValueBytes(ValueBytes), .BlockBits(BlockBits)
+    .ValueBytes(ValueBytes), .LogBits(LogBits)
   ) u_table (
     .clk_i, .rst_ni, .mem_rst_ni,
     .awvalid_i, .awready_o, .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o, .bready_i,
@@ -109,7 +109,7 @@ module ht_udp
     .mem_valid_o, .mem_ready_i, .mem_o, .mem_data_o, .mem_mask_o, .mem_return_valid_i,
     .mem_return_is_value_i, .mem_return_i,
     .drops_i(drops_o), .time_o(now),
-    .is_ready_o, .enter_o(), .stall_o(), .status_o(), .ended_o(ended), .probe_o(), .left_o()
+    .is_ready_o, .enter_o(), .stall_o(), .status_o(), .ended_o(ended), .probe_o()
   );
 
   response_formatter #(.Clients(Clients)) u_formatter (

@@ -33,7 +33,7 @@ module ht_wide
   parameter int unsigned CounterBits = 10,    // of a table's hashed conflict counters
   parameter int unsigned ReturnBeats = 128,
   parameter int unsigned ValueBytes = 1024,
-  parameter int unsigned BlockBits = 16,
+  parameter int unsigned LogBits = 16,
   parameter int unsigned FrameBeats = 512,    // of frames that wait in a lane
   parameter int unsigned Clients = 128,       // requests in a table
   parameter int unsigned Frames = 64,         // in a lane
@@ -171,7 +171,7 @@ module ht_wide
       .KeyBytes(KeyBytes), .HeaderBytes(HeaderBytes), .TermsLast(TermsLast),
       .BucketBits(BucketBits), .HashRing(HashRing), .Writers(Writers),
       .CounterBits(CounterBits), .ReturnBeats(ReturnBeats), .ValueBytes(ValueBytes),
-      .BlockBits(BlockBits)
+      .LogBits(LogBits)
     ) u_table (
       .clk_i, .rst_ni, .mem_rst_ni, .now_i, .seed_i, .evict_i, .table_only_i(1'b0),
       .meta_valid_i(meta_valid), .meta_ready_o(meta_ready), .meta_i(meta),
@@ -184,7 +184,7 @@ module ht_wide
       .mem_return_valid_i(mem_return_valid_i[i]),
       .mem_return_is_value_i(mem_return_is_value_i[i]), .mem_return_i(mem_return_i[i]),
       .is_ready_o(is_ready[i]), .enter_o(), .stall_o(), .status_o(), .answer_o(),
-      .ended_o(ended[i]), .probe_o(), .left_o()
+      .ended_o(ended[i]), .probe_o(), .head_o()
     );
     assign begun[i] = answer_valid && answer_ready;
     response_formatter #(.Clients(Clients)) u_formatter (

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reads and writes values in the order of the commands. A block holds 8 bytes of header, the flags
-// in the lower half, followed by the value. One beat of memory is one access, since a beat takes
-// longer to cross the 8-byte bus than the memory takes for it.
+// Reads and writes values in the order of the commands. 8 bytes of header, the flags in the lower
+// half, are followed by the value; behind the last beat of the log comes its first. One beat of
+// memory is one access, since a beat takes longer to cross the 8-byte bus than the memory takes for
+// it.
 
 module value_store
   import ht_pkg::*;
 #(
   parameter int unsigned BeatWords = 8,
+  parameter int unsigned LogBits = 16,
   parameter int unsigned ReturnBeats = 32,
   parameter int unsigned Reads = 64,
   parameter int unsigned AddressWidth = 32,
@@ -47,14 +49,14 @@ module value_store
     $error("value_store: a beat of memory must have at least 2 words");
   end
 
-  // Words of a block that belong to a value, its header included.
+  // Words of a value, its header included.
   function automatic logic [21:0] words_of(logic [23:0] vlen);
     return 22'((25'(vlen) + 25'd15) >> 3);
   endfunction
 
   // Memory accesses of the current command.
   logic [21:0] word_q;   // words of the command done so far
-  logic [AddressWidth-1:0] beat_q;
+  logic [LogBits-1:0] beat_q, place;
   logic [WordWidth-1:0] place_q;
   logic [BeatWords-1:0][63:0] data_q;
   logic [BeatWords-1:0]       mask_q;
@@ -77,7 +79,8 @@ module value_store
 
   assign access_valid_o   = is_full_q || (is_read && has_credit && read_task_ready);
   assign access_write_o   = is_full_q;
-  assign access_address_o = AddressWidth'(command_i.pointer) + beat_q;
+  assign place            = command_i.pointer[LogBits-1:0] + beat_q;
+  assign access_address_o = AddressWidth'(place);
   assign access_data_o    = data_q;
   assign access_mask_o    = mask_q;
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Acts on the verdict of the comparators: answers, frees and allocates addresses, and writes the
-// lines that change. The rules, in this order (docs/pipeline.md):
+// Acts on the verdict of the comparators: answers, gives values their place, and writes the lines
+// that change. An item whose value was overwritten in the log counts as expired. The rules, in this
+// order (docs/pipeline.md):
 //
 // 1. A write frees every other slot of its bucket that has expired.
-// 2. SET with a match overwrites in place, also in a full bucket; the value stays where it is if
-//    its new length has the same block size.
+// 2. SET with a match overwrites in place, also in a full bucket. The value stays where it is if it
+//    needs no more beats than the old one and that lies in the log's later half; otherwise it is
+//    appended, so what is set again and again never becomes the oldest.
 // 3. SET without one takes the lowest free slot, else the slot that the new key's check points at;
 //    where nothing may be evicted it is refused.
-// 4. DELETE clears its slot. A SET that finds no address leaves its target slot cleared.
-//
-// Addresses are freed before one is allocated, so an address freed by a write can be reused by it.
+// 4. DELETE clears its slot.
 
 module write_unit
   import ht_pkg::*;
@@ -21,16 +21,15 @@ module write_unit
   parameter int unsigned Lines = 4,
   parameter int unsigned KeyWord = 1,
   parameter int unsigned TermsWord = 3,
-  parameter int unsigned PointerShift = 6,  // a pointer is a beat's index shifted by this
-  parameter int unsigned ClassShift = 3,    // blocks of a class are 2 to this times the last's
-  parameter int unsigned Classes = 3,
+  parameter int unsigned ValueBytes = 1024,
   parameter int unsigned AddressWidth = 32,
   localparam int unsigned BeatWords = StripeWords * SlotsPerBeat,
   localparam int unsigned BeatWidth = 64 * BeatWords,
   localparam int unsigned StripeWidth = 64 * StripeWords,
   localparam int unsigned LineBeats = Slots / SlotsPerBeat,
   localparam int unsigned LineWidth = $clog2(Lines + 1),
-  localparam int unsigned ClassWidth = Classes > 1 ? $clog2(Classes) : 1
+  localparam int unsigned Largest = (ValueBytes + 8 + 8 * BeatWords - 1) / (8 * BeatWords),
+  localparam int unsigned CountWidth = $clog2(Largest + 1)
 ) (
   input  logic                    clk_i,
   input  logic                    rst_ni,
@@ -43,19 +42,16 @@ module write_unit
   input  logic [Slots-1:0]        match_i,
   input  logic [Slots-1:0]        free_i,
   input  logic [Slots-1:0]        expired_i,
+  input  logic [Slots-1:0]        young_i,        // values in the log's later half
   input  logic [Slots-1:0][63:0]  locators_i,
   input  logic [Slots-1:0][63:0]  terms_i,
   output logic [LineWidth-1:0]    line_o,
   input  logic [StripeWidth-1:0]  stripe_i,
   input  logic [StripeWords-1:0]  mask_i,
 
-  output logic                    free_valid_o,
-  output logic [ClassWidth-1:0]   free_class_o,
-  output logic [47:0]             free_pointer_o,
-  output logic [ClassWidth-1:0]   alloc_class_o,
-  output logic                    alloc_take_o,
-  input  logic                    alloc_valid_i,
-  input  logic [47:0]             alloc_pointer_i,
+  input  logic [47:0]             head_i,         // where the log goes on
+  output logic                    append_o,
+  output logic [CountWidth-1:0]   beats_o,
 
   output logic                    write_valid_o,
   input  logic                    write_ready_i,
@@ -73,21 +69,17 @@ module write_unit
   output response_t               response_o
 );
 
-  localparam int unsigned BlockBytes = BeatWords * 8;
+  localparam int unsigned LengthWidth = $clog2(ValueBytes + 1);
   localparam int unsigned TermsLine = TermsWord / StripeWords;
   localparam int unsigned SlotWidth = $clog2(Slots);
   localparam int unsigned GroupWidth = LineBeats > 1 ? $clog2(LineBeats) : 1;
   localparam logic [GroupWidth-1:0] LastGroup = GroupWidth'(LineBeats - 1);
 
-  if (Classes < 1 || Classes > 4) begin : gen_check
-    $error("write_unit: Classes must be 1 to 4");
-  end
-
-  // The block size of a value: its bytes and the 8 in front of them, in beats of the memory.
-  function automatic logic [ClassWidth-1:0] class_of(logic [23:0] vlen);
-    class_of = ClassWidth'(Classes - 1);
-    for (int c = Classes - 2; c >= 0; c--) begin
-      if (32'(vlen) <= (BlockBytes << (ClassShift * c)) - 8) class_of = ClassWidth'(c);
+  // The beats of a value and the 8 bytes in front of it. A division would be slower.
+  function automatic logic [CountWidth-1:0] beats_of(logic [LengthWidth-1:0] vlen);
+    beats_of = CountWidth'(1);
+    for (int unsigned b = 1; b < Largest; b++) begin
+      if (32'(vlen) > 8 * BeatWords * b - 8) beats_of = CountWidth'(b + 1);
     end
   endfunction
 
@@ -96,28 +88,24 @@ module write_unit
     for (int i = Slots - 1; i >= 0; i--) if (set[i]) lowest = SlotWidth'(i);
   endfunction
 
-  typedef enum logic [2:0] {StDecide, StFree, StAllocate, StWrite, StFinish} state_e;
+  typedef enum logic [1:0] {StDecide, StAppend, StWrite, StFinish} state_e;
   state_e state_q;
 
   // The decision, registered.
-  logic [Slots-1:0]     returns_q;   // slots whose addresses are freed
   logic [Slots-1:0]     clear_q;     // slots whose headers are cleared
   logic [SlotWidth-1:0] target_q;
   logic                 is_placed_q; // the target gets a header
   logic                 is_insert_q; // and a key
-  logic                 needs_address_q;
+  logic                 is_young_q;  // the match's value
   logic [15:0]          status_q;
-  // Block sizes of the stored values and of the new one; computed in parallel with the decision,
-  // off the path to the address queues.
-  logic [ClassWidth-1:0] classes_q [Slots];
-  logic [ClassWidth-1:0] new_class_q;
-  logic [47:0]          pointer_q;   // in beats
+  logic [CountWidth-1:0] old_beats_q, beats_q;
+  logic [47:0]          pointer_q;   // a position in the log
   logic [LineWidth-1:0] line_q;
   logic [GroupWidth-1:0] group_q;
 
   // Decision about the request: its match, its target slot and the slots to clear.
-  logic is_write, is_set, has_match, is_hit, is_same_class, is_full;
-  logic [Slots-1:0]     reclaimed, available, target_mask;
+  logic is_write, is_set, has_match, is_hit, is_full;
+  logic [Slots-1:0]     reclaimed, available;
   logic [SlotWidth-1:0] matched, target;
   logic [23:0]          old_vlen;
   meta_t                meta;
@@ -129,26 +117,17 @@ module write_unit
   assign has_match     = match_i != '0;
   assign is_hit        = (match_i & ~expired_i) != '0;
   assign old_vlen      = terms_i[matched][55:32];
-  assign is_same_class = class_of(old_vlen) == class_of(meta.request.vlen);
   assign reclaimed     = expired_i & ~match_i;
   assign available     = free_i | reclaimed;
   assign is_full       = available == '0 && !has_match;
   assign target        = has_match ? matched
                        : is_full ? op_i.check[SlotWidth-1:0] : lowest(available);
-  assign target_mask   = Slots'(1) << target;
 
-  // Frees addresses, one a cycle: those of expired slots first, the match last.
-  logic [SlotWidth-1:0] returning;
-  logic [Slots-1:0]     expired_returns, left_returns;
-  assign expired_returns = returns_q & ~match_i;
-  assign returning       = lowest(expired_returns != '0 ? expired_returns : returns_q);
-  assign left_returns    = returns_q & ~(Slots'(1) << returning);
-  assign free_valid_o   = state_q == StFree && returns_q != '0;
-  assign free_class_o   = classes_q[returning];
-  assign free_pointer_o = locators_i[returning][47:0] >> PointerShift;
-
-  assign alloc_class_o = new_class_q;
-  assign alloc_take_o  = state_q == StAllocate && needs_address_q && alloc_valid_i;
+  // The value is appended unless it stays where the old one is. Values that are stored elsewhere
+  // have no beats here, so they never become old.
+  assign append_o = state_q == StAppend && is_placed_q
+                    && (is_insert_q || !is_young_q || beats_q > old_beats_q);
+  assign beats_o  = table_only_i ? '0 : beats_q;
 
   // Writing of the lines that change.
   logic is_line_wanted, is_last_line, is_key_line, is_line_done;
@@ -172,7 +151,7 @@ module write_unit
   assign is_last_line   = line_q == last_line;
   assign is_line_done   = !is_line_wanted || (write_ready_i && group_q == LastGroup);
 
-  assign new_locator = {meta.request.klen, op_i.check, pointer_q << PointerShift};
+  assign new_locator = {meta.request.klen, op_i.check, pointer_q};
   assign new_terms   = {8'b0, meta.request.vlen, meta.request.expiry};
   assign line_o      = line_q;
 
@@ -221,7 +200,7 @@ module write_unit
     end else if (meta.kind == KindGet && status == StatusOk) begin
       is_value_wanted = 1'b1;
       value_o.kind    = ValueRead;
-      value_o.pointer = locators_i[matched][47:0] >> PointerShift;
+      value_o.pointer = locators_i[matched][47:0];
       value_o.vlen    = old_vlen;
     end
     // Without a value store, the client's value must still be discarded.
@@ -239,7 +218,7 @@ module write_unit
       response_o.vlen    = old_vlen;
       response_o.pointer = locators_i[matched][47:0];
     end else if (is_set && status == StatusOk) begin
-      response_o.pointer = pointer_q << PointerShift;
+      response_o.pointer = pointer_q;
     end
   end
 
@@ -249,57 +228,34 @@ module write_unit
   assign value_valid_o    = finish && is_value_wanted && response_ready_i;
   assign ready_o          = response_valid_o && response_ready_i;
 
-  // Whether any word changes. Known when the address is.
+  // Whether any word changes.
   logic is_writing;
-  assign is_writing = clear_q != '0 || (is_placed_q && (!needs_address_q || alloc_valid_i));
+  assign is_writing = clear_q != '0 || is_placed_q;
 
   // The last line was accepted, or nothing had to be written.
   assign retire_o = (state_q == StWrite && is_last_line && is_line_done)
-                    || (state_q == StAllocate && !is_writing);
+                    || (state_q == StAppend && !is_writing);
 
   always_ff @(posedge clk_i) begin
     unique case (state_q)
       StDecide: begin
         target_q        <= target;
         last_key_line_q <= last_key_line;
-        new_class_q     <= class_of(meta.request.vlen);
-        for (int unsigned i = 0; i < Slots; i++) classes_q[i] <= class_of(terms_i[i][55:32]);
+        beats_q         <= beats_of(meta.request.vlen[LengthWidth-1:0]);
+        old_beats_q     <= beats_of(old_vlen[LengthWidth-1:0]);
+        is_young_q      <= young_i[matched];
         is_insert_q     <= is_set && !has_match;
         is_placed_q     <= is_set && (!is_full || evict_i);
-        needs_address_q <= is_set && (!has_match || !is_same_class) && (!is_full || evict_i);
-        pointer_q       <= locators_i[matched][47:0] >> PointerShift;
-        returns_q       <= reclaimed;
+        pointer_q       <= locators_i[matched][47:0];
         clear_q         <= reclaimed;
         status_q        <= StatusOk;
-        if (is_set) begin
-          if (has_match && !is_same_class) begin
-            returns_q <= reclaimed | match_i;
-            clear_q   <= reclaimed | match_i;
-          end
-          if (is_full) begin
-            status_q <= evict_i ? StatusOk : StatusNoMemory;
-            if (evict_i) begin
-              returns_q <= reclaimed | target_mask;
-              clear_q   <= reclaimed | target_mask;
-            end
-          end
-        end else if (meta.kind == KindDelete) begin
-          returns_q <= reclaimed | match_i;
-          clear_q   <= reclaimed | match_i;
+        if (is_set && is_full && !evict_i) status_q <= StatusNoMemory;
+        if (meta.kind == KindDelete) begin
+          clear_q <= expired_i | match_i;
           if (!is_hit) status_q <= StatusNotFound;
         end
       end
-      StFree: returns_q <= left_returns;
-      StAllocate: begin
-        if (needs_address_q) begin
-          pointer_q <= alloc_pointer_i;
-          if (!alloc_valid_i) begin
-            is_placed_q <= 1'b0;
-            is_insert_q <= 1'b0;
-            status_q    <= StatusNoMemory;
-          end
-        end
-      end
+      StAppend: if (append_o) pointer_q <= head_i;
       default: ;
     endcase
   end
@@ -311,9 +267,8 @@ module write_unit
       group_q <= '0;
     end else begin
       unique case (state_q)
-        StDecide: if (valid_i && is_write) state_q <= StFree;
-        StFree: if (left_returns == '0) state_q <= StAllocate;
-        StAllocate: state_q <= is_writing ? StWrite : StFinish;
+        StDecide: if (valid_i && is_write) state_q <= StAppend;
+        StAppend: state_q <= is_writing ? StWrite : StFinish;
         StWrite: begin
           if (is_line_wanted && write_ready_i) group_q <= write_last_o ? '0 : group_q + 1'b1;
           if (is_line_done) begin
@@ -337,38 +292,35 @@ module write_unit
   // concurrency_control this gives: no request enters while an older writer of its address lies
   // between read issue and write acceptance.
   //
-  // No address is lost: each cleared slot frees its address once, and a slot that gets a new
-  // address was free or cleared.
+  // A value that is stored was appended, once, unless it stays in the place of the match's; nothing
+  // else is appended.
   //
   // No request stays for ever: each cycle in which port, value store and answers are ready brings
   // it closer to its end (`f_rank`).
-  localparam int unsigned RankWidth = $clog2(Lines * LineBeats + Slots + 5);
-  localparam logic [RankWidth-1:0] Allocating = RankWidth'(Lines * LineBeats + 2);
-  logic                 f_is_retired_q, f_waits_q, f_is_ready_q;
+  localparam int unsigned RankWidth = $clog2(Lines * LineBeats + 4);
+  localparam logic [RankWidth-1:0] Appending = RankWidth'(Lines * LineBeats + 2);
+  logic                 f_is_retired_q, f_waits_q, f_is_ready_q, f_is_appended_q;
   op_t                  f_op_q;
-  logic [3*Slots-1:0]   f_slots_q;
-  logic [Slots-1:0]     f_freed_q;
+  logic [4*Slots-1:0]   f_slots_q;
+  logic [Slots-1:0][63:0] f_locators_q;
   logic [RankWidth-1:0] f_rank, f_rank_q;
 
   always_comb begin
     unique case (state_q)
-      StDecide:   f_rank = Allocating + RankWidth'(Slots + 2);
-      StFree: begin
-        f_rank = Allocating + 1'b1;
-        for (int unsigned i = 0; i < Slots; i++) f_rank = f_rank + RankWidth'(returns_q[i]);
-      end
-      StAllocate: f_rank = Allocating;
-      StWrite:    f_rank = Allocating - 1'b1 - RankWidth'(32'(line_q) * LineBeats + 32'(group_q));
+      StDecide:   f_rank = Appending + 1'b1;
+      StAppend:   f_rank = Appending;
+      StWrite:    f_rank = Appending - 1'b1 - RankWidth'(32'(line_q) * LineBeats + 32'(group_q));
       default:    f_rank = '0;
     endcase
   end
 
   always_ff @(posedge clk_i) begin
     f_op_q    <= op_i;
-    f_slots_q <= {match_i, free_i, expired_i};
+    f_slots_q <= {match_i, free_i, expired_i, young_i};
+    f_locators_q <= locators_i;
     f_rank_q  <= f_rank;
-    if (state_q == StDecide) f_freed_q <= '0;
-    else if (free_valid_o) f_freed_q[returning] <= 1'b1;
+    if (state_q == StDecide) f_is_appended_q <= 1'b0;
+    else if (append_o) f_is_appended_q <= 1'b1;
   end
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
@@ -386,7 +338,8 @@ module write_unit
     if (rst_ni) begin
       // A waiting request does not change, its key fits, and free slots hold no item and no expiry.
       if (f_waits_q) assume (valid_i && op_i == f_op_q);
-      if (f_waits_q) assume ({match_i, free_i, expired_i} == f_slots_q);
+      if (f_waits_q) assume ({match_i, free_i, expired_i, young_i} == f_slots_q
+                             && locators_i == f_locators_q);
       if (is_write) begin
         assume (meta.request.klen != '0
                 && (KeyWord + (32'(meta.request.klen) - 1) / 8) / StripeWords < Lines);
@@ -398,15 +351,22 @@ module write_unit
       assert (!(retire_o && write_valid_o && !(write_ready_i && write_last_o)));
       if (ready_o) assert (valid_i && (f_is_retired_q == is_write));
 
-      // Only writes allocate or free addresses, and only from a queue that is not empty.
-      assert (!(free_valid_o || alloc_take_o) || (is_write && !f_is_retired_q));
-      assert (!alloc_take_o || alloc_valid_i);
+      // Only writes append, and once.
+      assert (!append_o || (is_write && !f_is_retired_q && !f_is_appended_q));
+      if (state_q == StWrite || state_q == StFinish) begin
+        if (is_placed_q && !f_is_appended_q) begin
+          assert (match_i[target_q] && young_i[target_q] && old_beats_q >= beats_q);
+        end
+        assert (!f_is_appended_q || (is_placed_q && is_set));
+      end
       if (state_q != StDecide) begin
-        assert ((f_freed_q & returns_q) == '0);
-        assert ((f_freed_q | returns_q) == clear_q);
-        assert (state_q == StFree || returns_q == '0);
-        if (is_placed_q && needs_address_q) assert (clear_q[target_q] || free_i[target_q]);
-        if (is_placed_q && !needs_address_q) assert (match_i[target_q]);
+        assert (state_q != StAppend || !f_is_appended_q);
+        assert (!is_placed_q || (is_set && is_insert_q == !has_match));
+        assert (!has_match || (is_young_q == young_i[matched]
+                               && (!is_placed_q || target_q == matched)));
+        if (has_match && !f_is_appended_q) assert (pointer_q == locators_i[matched][47:0]);
+        // A slot that gets another key was free, expired or given up.
+        if (is_placed_q && is_insert_q) assert (free_i[target_q] || expired_i[target_q] || is_full);
       end
 
       if (f_waits_q && f_is_ready_q) assert (f_rank < f_rank_q);
@@ -415,7 +375,6 @@ module write_unit
       end
 
       // Invariants that the induction needs.
-      assert (state_q <= StFinish);
       assert (f_is_retired_q == (state_q == StFinish));
       assert (state_q == StDecide || (f_waits_q && valid_i && is_write));
       assert (state_q == StWrite ? line_q <= last_line : line_q == '0);

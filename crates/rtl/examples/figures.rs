@@ -134,7 +134,7 @@ mod figures {
         let configuration = |slots: usize| Configuration {
             slots,
             bucket_bits: 18 - slots.trailing_zeros(),
-            block_bits: 18,
+            log_bits: 30,
             ..SOFTWARE
         };
         let mut tables = SLOTS.map(|slots| (Reference::new(configuration(slots)), 0_u32));

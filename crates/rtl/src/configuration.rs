@@ -29,8 +29,8 @@ pub struct Configuration {
     pub counter_bits: u32,
     /// Maximum number of line beats in flight from memory.
     pub return_beats: usize,
-    /// Binary logarithm of the number of blocks of each of the three block sizes.
-    pub block_bits: u32,
+    /// Binary logarithm of the number of beats of the log of values.
+    pub log_bits: u32,
     /// Bytes in a beat of the key and value streams, or of the Ethernet port.
     pub bus_bytes: usize,
     /// Number of tables, each with its own memory; more than one only behind a wide port.
@@ -79,7 +79,7 @@ impl Configuration {
             ("HashRing", usize::from(self.is_ring)),
             ("Writers", self.writers),
             ("ReturnBeats", self.return_beats),
-            ("BlockBits", self.block_bits as usize),
+            ("LogBits", self.log_bits as usize),
             ("BusBytes", self.bus_bytes),
         ];
         if self.tables > 1 {

@@ -17,7 +17,7 @@ pub const PAPER: Configuration = Configuration {
     writers: 32,
     counter_bits: 0,
     return_beats: 128,
-    block_bits: 12,
+    log_bits: 14,
     bus_bytes: 8,
     tables: 1,
 };
@@ -37,7 +37,7 @@ pub const GIGABITS_10: Configuration = Configuration {
     writers: 32,
     counter_bits: 0,
     return_beats: 128,
-    block_bits: 10,
+    log_bits: 16,
     bus_bytes: 8,
     tables: 1,
 };
@@ -57,7 +57,7 @@ pub const GIGABITS_40: Configuration = Configuration {
     writers: 32,
     counter_bits: 10,
     return_beats: 128,
-    block_bits: 8,
+    log_bits: 14,
     bus_bytes: 32,
     tables: 4,
 };
@@ -77,7 +77,7 @@ pub const GIGABITS_100: Configuration = Configuration {
     writers: 32,
     counter_bits: 10,
     return_beats: 128,
-    block_bits: 8,
+    log_bits: 14,
     bus_bytes: 64,
     tables: 8,
 };
@@ -97,7 +97,7 @@ pub const SOFTWARE: Configuration = Configuration {
     writers: 16,
     counter_bits: 0,
     return_beats: 128,
-    block_bits: 7,
+    log_bits: 13,
     bus_bytes: 8,
     tables: 1,
 };
@@ -117,7 +117,7 @@ pub const HALF_LINES: Configuration = Configuration {
     writers: 4,
     counter_bits: 0,
     return_beats: 64,
-    block_bits: 8,
+    log_bits: 9,
     bus_bytes: 32,
     tables: 1,
 };
@@ -137,7 +137,7 @@ pub const SMALL: Configuration = Configuration {
     writers: 1,
     counter_bits: 0,
     return_beats: 4,
-    block_bits: 7,
+    log_bits: 10,
     bus_bytes: 64,
     tables: 1,
 };

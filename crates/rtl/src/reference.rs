@@ -1,17 +1,16 @@
 //! The reference model: the table's expected answers and memory content. It executes the rules of
-//! docs/pipeline.md request by request, with the hardware's rules for allocating addresses.
+//! docs/pipeline.md request by request, with the hardware's log of values.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use amalgam_op::lookup3;
 
 use crate::{Configuration, Request, Response, opcode, status};
 
-/// Number of block sizes of the value store, and the ratio of each to the one before.
-const CLASSES: usize = 3;
-const CLASS_SHIFT: usize = 3;
-/// Bytes before the value in its block.
-const BLOCK_HEADER_BYTES: usize = 8;
+/// Bytes in front of a value in the log.
+const VALUE_HEADER_BYTES: usize = 8;
+/// The bits of a position in the log.
+const POSITION: u64 = (1 << 48) - 1;
 /// Maximum value length in bytes.
 const MAX_VALUE_BYTES: u32 = 1024;
 
@@ -20,12 +19,14 @@ pub struct Reference {
     configuration: Configuration,
     /// Records of all slots, bucket by bucket, words of 8 bytes.
     records: Vec<u64>,
-    /// Free addresses of each block size, in beats, in the order of allocation.
-    addresses: [VecDeque<u64>; CLASSES],
-    /// Flags and value at each pointer.
+    /// The position of the next value in the log.
+    head: u64,
+    /// Flags and value at each position.
     values: BTreeMap<u64, (u32, Vec<u8>)>,
     /// Whether a SET into a full bucket evicts an item.
     pub evicts: bool,
+    /// Whether values are stored elsewhere, so that nothing is appended.
+    pub is_table_only: bool,
     /// The seed of the hash, its lower and its upper half.
     pub seed: [u32; 2],
 }
@@ -41,20 +42,13 @@ impl Reference {
     /// Creates an empty table.
     pub fn new(configuration: Configuration) -> Self {
         let slots = configuration.slots << configuration.bucket_bits;
-        let blocks = 1_u64 << configuration.block_bits;
-        let mut base = 1 << (CLASS_SHIFT * (CLASSES - 1));
-        let addresses = std::array::from_fn(|class| {
-            let beats = 1_u64 << (CLASS_SHIFT * class);
-            let first = base;
-            base += blocks * beats;
-            (0..blocks).map(|block| first + block * beats).collect()
-        });
         Self {
             configuration,
             records: vec![0; slots * configuration.record_words()],
-            addresses,
+            head: 1,
             values: BTreeMap::new(),
             evicts: true,
+            is_table_only: false,
             seed: [0; 2],
         }
     }
@@ -64,9 +58,15 @@ impl Reference {
         self.records[self.place(bucket, slot, word)]
     }
 
-    /// Number of free addresses of each block size.
-    pub fn free_addresses(&self) -> [usize; CLASSES] {
-        std::array::from_fn(|class| self.addresses[class].len())
+    /// The position at which the log goes on.
+    pub fn log_head(&self) -> u64 {
+        self.head
+    }
+
+    /// Whether a slot's item was stored and its value is no longer in the log.
+    pub fn is_overwritten(&self, bucket: usize, slot: usize) -> bool {
+        self.word(bucket, slot, 0) != 0
+            && self.head - self.value_of(bucket, slot).0 >= 1 << self.configuration.log_bits
     }
 
     /// Number of slots that hold a key, expired or not.
@@ -114,32 +114,34 @@ impl Reference {
         })
     }
 
-    fn expiry(&self, bucket: usize, slot: usize) -> u32 {
-        self.word(bucket, slot, self.configuration.terms_word()) as u32
+    /// Whether a slot's item has expired or lost its value.
+    fn is_gone(&self, bucket: usize, slot: usize, now: u32) -> bool {
+        let expiry = self.word(bucket, slot, self.configuration.terms_word()) as u32;
+        (expiry != 0 && expiry <= now) || self.is_overwritten(bucket, slot)
     }
 
-    fn class_of(&self, value_bytes: usize) -> usize {
-        let fits = |class: &usize| {
-            value_bytes + BLOCK_HEADER_BYTES
-                <= self.configuration.beat_bytes() << (CLASS_SHIFT * class)
-        };
-        (0..CLASSES).find(fits).unwrap_or(CLASSES - 1)
+    /// Beats that a value takes.
+    fn beats_of(&self, value_bytes: usize) -> u64 {
+        (value_bytes + VALUE_HEADER_BYTES).div_ceil(self.configuration.beat_bytes()) as u64
     }
 
-    fn pointer_shift(&self) -> u32 {
-        self.configuration.beat_bytes().next_power_of_two().trailing_zeros()
-    }
-
-    /// Address of a slot's value in bytes, and the value's length.
+    /// The position of a slot's value, and the value's length.
     fn value_of(&self, bucket: usize, slot: usize) -> (u64, usize) {
         let terms = self.word(bucket, slot, self.configuration.terms_word());
-        (self.word(bucket, slot, 0) & ((1 << 48) - 1), (terms >> 32) as usize)
+        (self.word(bucket, slot, 0) & POSITION, (terms >> 32) as usize)
     }
 
-    fn return_address(&mut self, bucket: usize, slot: usize) {
-        let (pointer, value_bytes) = self.value_of(bucket, slot);
-        let class = self.class_of(value_bytes);
-        self.addresses[class].push_back(pointer >> self.pointer_shift());
+    /// Appends a value of this length in bytes and returns its position.
+    fn append(&mut self, value_bytes: usize) -> u64 {
+        let position = self.head;
+        if !self.is_table_only {
+            self.head += self.beats_of(value_bytes);
+        }
+        let oldest = self.head.saturating_sub(1 << self.configuration.log_bits);
+        while self.values.first_key_value().is_some_and(|(position, _)| *position < oldest) {
+            self.values.pop_first();
+        }
+        position
     }
 
     fn clear(&mut self, bucket: usize, slot: usize) {
@@ -192,7 +194,7 @@ impl Reference {
         }
         let sought = self.sought(&request.key);
         let Some(slot) = self.find(&sought) else { return status::NOT_FOUND };
-        if is_expired(self.expiry(sought.bucket, slot), now) {
+        if self.is_gone(sought.bucket, slot, now) {
             return status::NOT_FOUND;
         }
         let (pointer, _) = self.value_of(sought.bucket, slot);
@@ -214,8 +216,7 @@ impl Reference {
         let sought = self.sought(&request.key);
         let matched = self.find(&sought);
         for slot in 0..self.configuration.slots {
-            if Some(slot) != matched && is_expired(self.expiry(sought.bucket, slot), now) {
-                self.return_address(sought.bucket, slot);
+            if Some(slot) != matched && self.is_gone(sought.bucket, slot, now) {
                 self.clear(sought.bucket, slot);
             }
         }
@@ -223,10 +224,8 @@ impl Reference {
         if is_set && request.value_bytes <= MAX_VALUE_BYTES {
             return self.store(request, &sought, matched, response);
         }
-        let was_live =
-            matched.is_some_and(|slot| !is_expired(self.expiry(sought.bucket, slot), now));
+        let was_live = matched.is_some_and(|slot| !self.is_gone(sought.bucket, slot, now));
         if let Some(slot) = matched {
-            self.return_address(sought.bucket, slot);
             self.clear(sought.bucket, slot);
         }
         match (is_set, was_live) {
@@ -250,19 +249,14 @@ impl Reference {
         let Some(slot) = matched.or(free).or(self.evicts.then_some(check % slots)) else {
             return status::NO_MEMORY;
         };
-        let class = self.class_of(request.value.len());
+        // A young value's place is taken again, an older one's is left to the log.
         let (old_pointer, old_bytes) = self.value_of(bucket, slot);
-        let pointer = if matched.is_some() && self.class_of(old_bytes) == class {
+        let is_young = self.head - old_pointer < 1 << (self.configuration.log_bits - 1);
+        let fits = self.beats_of(request.value.len()) <= self.beats_of(old_bytes);
+        let pointer = if matched.is_some() && is_young && fits {
             old_pointer
         } else {
-            if old_pointer != 0 {
-                self.return_address(bucket, slot);
-                self.clear(bucket, slot);
-            }
-            let Some(address) = self.addresses[class].pop_front() else {
-                return status::NO_MEMORY;
-            };
-            address << self.pointer_shift()
+            self.append(request.value.len())
         };
         *self.word_mut(bucket, slot, 0) = sought.tag << 48 | pointer;
         let terms = self.configuration.terms_word();
@@ -278,8 +272,4 @@ impl Reference {
         response.pointer = pointer;
         status::OK
     }
-}
-
-fn is_expired(expiry: u32, now: u32) -> bool {
-    expiry != 0 && expiry <= now
 }

@@ -60,7 +60,7 @@ pub const REFUSED_INVALID: u32 = 0x60;
 /// SETs of a value that is too large.
 pub const REFUSED_TOO_LARGE: u32 = 0x68;
 
-/// SETs that found no address, or no slot where nothing is evicted.
+/// SETs that found no slot where nothing is evicted.
 pub const REFUSED_NO_MEMORY: u32 = 0x70;
 
 /// Requests with an opcode that the table does not know.
@@ -75,14 +75,14 @@ pub const ENTERED: u32 = 0x88;
 /// Cycles in which a request waited for an older write of its bucket.
 pub const STALL_CYCLES: u32 = 0x90;
 
-/// Free addresses of the smallest block size.
-pub const FREE_SMALL: u32 = 0x98;
+/// The binary logarithm of the number of beats of the log of values.
+pub const LOG_BITS: u32 = 0x98;
 
-/// Free addresses of the middle block size.
-pub const FREE_MIDDLE: u32 = 0x9c;
+/// The position at which the log of values goes on, from 1 on since the reset, lower half.
+pub const LOG_HEAD_LOW: u32 = 0x9c;
 
-/// Free addresses of the largest block size.
-pub const FREE_LARGE: u32 = 0xa0;
+/// The same, upper half.
+pub const LOG_HEAD_HIGH: u32 = 0xa0;
 
 /// Bytes of a beat of the key and value streams.
 pub const BUS_BYTES: u32 = 0xa4;

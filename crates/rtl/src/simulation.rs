@@ -403,9 +403,9 @@ impl Simulation {
         self.outputs.probe
     }
 
-    /// Number of free addresses of each block size.
-    pub fn free_addresses(&mut self) -> [usize; 3] {
-        [register::FREE_SMALL, register::FREE_MIDDLE, register::FREE_LARGE]
-            .map(|address| self.read_register(address) as usize)
+    /// The position at which the log of values goes on: 1 and the beats appended since the reset.
+    pub fn log_head(&mut self) -> u64 {
+        let low = self.read_register(register::LOG_HEAD_LOW);
+        u64::from(self.read_register(register::LOG_HEAD_HIGH)) << 32 | u64::from(low)
     }
 }

@@ -22,7 +22,7 @@ const FIELDS: [(&str, &str, Option<i64>); 15] = [
     ("writers", "Writers", None),
     ("counter_bits", "CounterBits", Some(0)),
     ("return_beats", "ReturnBeats", None),
-    ("block_bits", "BlockBits", None),
+    ("log_bits", "LogBits", None),
     ("bus_bytes", "BusBytes", Some(8)),
     ("tables", "Tables", Some(1)),
 ];

@@ -45,7 +45,7 @@ impl Cosim {
         self.simulation.wait(2000);
     }
 
-    /// Compares every word of the slot memory, and the addresses that are free.
+    /// Compares every word of the slot memory, and what was appended to the log.
     fn compare(&mut self) {
         self.compare_words(false);
     }
@@ -65,7 +65,7 @@ impl Cosim {
                 }
             }
         }
-        assert_eq!(self.simulation.free_addresses(), self.reference.free_addresses());
+        assert_eq!(self.simulation.log_head(), self.reference.log_head());
     }
 }
 
@@ -168,7 +168,8 @@ fn the_engine_s_slots_hold_the_same_words() {
     let mut simulation = Simulation::new(SOFTWARE);
     simulation.set_pace(Pace { idle: 40, back_pressure: 40 }, 21);
     let mut engine = Twin::new(1 << SOFTWARE.bucket_bits);
-    // Keys of eight buckets, so that these fill and evict while there are always free addresses.
+    // Keys of eight buckets, so that these fill and evict while the log never does: the engine
+    // does not know it.
     let reference = Reference::new(SOFTWARE);
     let keys = (0..).map(|n: usize| format!("{n:0width$}", width = 1 + n % 16).into_bytes());
     let keys: Vec<_> = keys.filter(|key| reference.bucket(key) < 8).take(110).collect();
@@ -210,6 +211,7 @@ fn the_engine_s_slots_hold_the_same_words() {
         }
     }
     simulation.wait(2000);
+    assert!(simulation.log_head() < 1 << SOFTWARE.log_bits, "no value was overwritten");
     for bucket in 0..1 << SOFTWARE.bucket_bits {
         for (line, slot) in (0..SOFTWARE.lines).flat_map(|l| (0..SLOTS).map(move |s| (l, s))) {
             assert_eq!(simulation.word(bucket, slot, line), engine.word(bucket, line, slot));
@@ -298,20 +300,74 @@ fn lengths_that_lie() {
     }
 }
 
+/// No SET is refused. Values of all sizes share one memory, so none of a size is missing while
+/// another is free.
 #[test]
-fn an_empty_address_queue_is_an_answer_and_recovers() {
-    let mut cosim = Cosim::new(SOFTWARE);
-    let key = |number: u32| format!("k{number}").into_bytes();
-    // More large values than there are large blocks, then room again.
-    let sets = (0..200).map(|number| Request::set(&key(number), &[1; 600])).collect();
-    cosim.run(sets, 1);
-    assert_eq!(cosim.reference.free_addresses()[2], 0);
-    let mut requests: Vec<_> = (0..100).map(|number| Request::delete(&key(number))).collect();
-    requests.extend((300..360).map(|number| Request::set(&key(number), &[2; 700])));
-    // A change of size with nothing free gives up the old value.
-    requests.extend((300..310).map(|number| Request::set(&key(number), &[3; 2])));
-    requests.extend((300..400).map(|number| Request::get(&key(number))));
-    cosim.run(requests, 2);
+fn a_full_log_gives_up_its_oldest_values() {
+    for configuration in [HALF_LINES, SMALL] {
+        let mut cosim = Cosim::new(configuration);
+        let key = |number: u32| format!("k{number}").into_bytes();
+        let capacity = (configuration.beat_bytes() << configuration.log_bits) as u32;
+        let (mut number, mut round) = (0, 0);
+        for bytes in [1000_u32, 1, 300, 1024] {
+            // Once and a half as much as there is room for, of each size, and every one is asked
+            // for: the older third is gone.
+            let beats = (bytes + 8).div_ceil(configuration.beat_bytes() as u32);
+            let count = capacity / configuration.beat_bytes() as u32 * 3 / 2 / beats;
+            let value = vec![bytes as u8; bytes as usize];
+            let mut requests: Vec<_> = (number..number + count)
+                .flat_map(|number| {
+                    // What is set again and again never becomes the oldest.
+                    [Request::set(&key(number), &value), Request::set(b"steady", &value[..1])]
+                })
+                .collect();
+            requests.push(Request::get(b"steady"));
+            requests.extend((number..number + count).map(|number| Request::get(&key(number))));
+            number += count;
+            round += 1;
+            cosim.run(requests, round);
+        }
+        cosim.compare();
+        let log_bits = configuration.log_bits;
+        assert!(cosim.simulation.log_head() > 5 << log_bits, "around the ring several times");
+        let register = amalgam_rtl::register_map::REFUSED_NO_MEMORY;
+        assert_eq!(cosim.simulation.read_counter(register), 0);
+        assert!(cosim.simulation.read_counter(amalgam_rtl::register_map::HITS) > 100);
+    }
+}
+
+/// Expired items' memory comes back without a write to their bucket, because the log goes on.
+#[test]
+fn memory_of_expired_items_comes_back_without_a_write_to_their_bucket() {
+    let mut cosim = Cosim::new(SMALL);
+    let buckets = 1 << SMALL.bucket_bits;
+    let keys = |lower: bool, count: usize| -> Vec<Vec<u8>> {
+        let reference = Reference::new(SMALL);
+        let keys = (0_u32..).map(|number| number.to_le_bytes().to_vec());
+        keys.filter(|key| (reference.bucket(key) < buckets / 2) == lower).take(count).collect()
+    };
+    // Everything expires, and nobody writes to these buckets again.
+    let set = |key: &Vec<u8>| Request::set(key, &[1; 500]).with_expiry(2);
+    cosim.run(keys(true, 80).iter().map(set).collect(), 1);
+    // As much again, and more, goes to the others: all of it is stored, and the last found.
+    let others = keys(false, 100);
+    let mut requests: Vec<_> = others.iter().map(|key| Request::set(key, &[2; 500])).collect();
+    requests.extend(others.iter().rev().take(30).map(|key| Request::get(key)));
+    requests.extend(keys(true, 80).iter().map(|key| Request::get(key)));
+    cosim.run(requests, 3);
+    cosim.compare();
+}
+
+/// A value may end beyond the end of the log, and goes on at its beginning.
+#[test]
+fn values_go_around_the_end_of_the_log() {
+    let mut cosim = Cosim::new(SMALL);
+    let value: Vec<u8> = (0..1024_u32).map(|byte| (byte * 7) as u8).collect();
+    let requests = (0..200_u32).flat_map(|number| {
+        let key = number.to_le_bytes();
+        [Request::set(&key, &value[..1024 - number as usize]), Request::get(&key)]
+    });
+    cosim.run(requests.collect(), 1);
     cosim.compare();
 }
 
