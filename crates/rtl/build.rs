@@ -6,7 +6,10 @@
 #[path = "src/configuration.rs"]
 mod configuration;
 #[cfg(feature = "verilated")]
-#[cfg_attr(not(feature = "wide"), expect(dead_code, reason = "only `wide` builds all of them"))]
+#[cfg_attr(
+    not(all(feature = "wide", feature = "full")),
+    expect(dead_code, reason = "only both features build all of them")
+)]
 #[path = "src/configurations.rs"]
 mod configurations;
 
@@ -31,7 +34,7 @@ mod verilated {
     use std::process::Command;
 
     use crate::configuration::Configuration;
-    use crate::configurations::{ALL, FRONTS};
+    use crate::configurations::{ALL, FRONTS, LARGE};
 
     const RTL: &str = "../../rtl";
 
@@ -45,7 +48,7 @@ mod verilated {
         let output = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets it"));
         println!("cargo::rustc-link-search=native={}", output.display());
         let mut runtime = None;
-        let tables = ALL.iter().map(|table| (table, "ht_sim", "shim_table.h"));
+        let tables = ALL.iter().chain(LARGE).map(|table| (table, "ht_sim", "shim_table.h"));
         let fronts = FRONTS.iter().map(|front| (front, "frames_sim", "shim_frames.h"));
         for (configuration, top, ports) in tables.chain(fronts) {
             let folder = output.join(configuration.name);

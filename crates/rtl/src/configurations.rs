@@ -82,6 +82,26 @@ pub const GIGABITS_100: Configuration = Configuration {
     tables: 8,
 };
 
+/// `paper` in its full size, with a log of 2^21 beats for values.
+pub const FULL: Configuration = Configuration {
+    name: "full",
+    slots: 8,
+    slots_per_beat: 2,
+    stripe_bytes: 48,
+    lines: 4,
+    key_bytes: 168,
+    header_bytes: 24,
+    is_terms_last: false,
+    bucket_bits: 18,
+    is_ring: true,
+    writers: 32,
+    counter_bits: 0,
+    return_beats: 128,
+    log_bits: 21,
+    bus_bytes: 8,
+    tables: 1,
+};
+
 /// The slot memory of the software engine, with six hash units.
 pub const SOFTWARE: Configuration = Configuration {
     name: "software",
@@ -144,6 +164,12 @@ pub const SMALL: Configuration = Configuration {
 
 /// The tables that are simulated without an Ethernet port, through their streams.
 pub const ALL: &[Configuration] = &[PAPER, SOFTWARE, HALF_LINES, SMALL];
+
+/// Such tables that are too large for tests of all.
+pub const LARGE: &[Configuration] = &[
+    #[cfg(feature = "full")]
+    FULL,
+];
 
 /// The tables that are simulated behind an Ethernet port.
 pub const FRONTS: &[Configuration] = &[

@@ -68,7 +68,7 @@ fn software(entries: &Table, order: &[&String]) -> String {
         "//! The configurations that are simulated. Made of rtl/configurations.toml.\n\n\
                     use crate::configuration::Configuration;\n"
             .to_owned();
-    let (mut streams, mut fronts) = (Vec::new(), String::new());
+    let (mut streams, mut large, mut fronts) = (Vec::new(), String::new(), String::new());
     for &name in order {
         let entry = entries[name].as_table().expect("a configuration");
         let Some(simulated) = entry.get("simulated").and_then(Value::as_table) else { continue };
@@ -91,6 +91,9 @@ fn software(entries: &Table, order: &[&String]) -> String {
         made += "};\n";
         match text(entry, "top") {
             "ht_udp" => fronts += &format!("    {constant},\n"),
+            _ if entry.contains_key("is_large") => {
+                large += &format!("    #[cfg(feature = \"full\")]\n    {constant},\n");
+            }
             "ht_wide" => fronts += &format!("    #[cfg(feature = \"wide\")]\n    {constant},\n"),
             _ => streams.push(constant),
         }
@@ -99,6 +102,8 @@ fn software(entries: &Table, order: &[&String]) -> String {
         made,
         "\n/// The tables that are simulated without an Ethernet port, through their streams.\n\
          pub const ALL: &[Configuration] = &[{}];\n\
+         \n/// Such tables that are too large for tests of all.\n\
+         pub const LARGE: &[Configuration] = &[\n{large}];\n\
          \n/// The tables that are simulated behind an Ethernet port.\n\
          pub const FRONTS: &[Configuration] = &[\n{fronts}];\n",
         streams.join(", ")
