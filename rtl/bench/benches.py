@@ -295,26 +295,30 @@ class Ages:
 
 async def compare_unit(dut):
     """Each key length, four times, against slots with the key, with nearly the same key, or free;
-    some requests in between have no key."""
+    some requests in between have no key, and some of those are sweeps."""
     slots, per_beat = parameter("Slots"), parameter("SlotsPerBeat")
     stripe, lines = parameter("StripeWords"), parameter("Lines")
     first, terms = parameter("KeyWord"), parameter("TermsWord")
     longest = 8 * (terms - first if terms > first else stripe * lines - first)
     for pace in PACES:
-        lengths = 4 * list(range(longest + 1))
+        lengths = 4 * list(range(longest + 1)) + 20 * [0]
         random.shuffle(lengths)
         await start(dut)
         ops, stripe_beats, beats, expected = [], [], [], []
         for number, length in enumerate(lengths):
             key, check, now = random.randbytes(length), random.randrange(256), 1000 + number
-            op = pack(*zip(META, (number, 0, length, 0, 0, 0, 0, 0)), *zip(META_OUT, (1, 0, 0, 0)),
-                      (32, 0), (8, check), (32, now))
+            is_sweep = not length and number % 2
+            kind = 1 if length else 3 if is_sweep else 0
+            op = pack(*zip(META, (number, 0, length, 0, 0, 0, 0, 0)),
+                      *zip(META_OUT, (kind, 0, 0, 0)), (32, 0), (8, check), (32, now))
             ops.append((op,))
-            if not length:
+            if not length and not is_sweep:
                 expected.append((op, 0))
                 continue
             shapes = random.choices(["free", "other key", "other length", "other check"], k=slots)
-            if random.random() < 0.7:
+            if is_sweep:
+                key = random.randbytes(5)
+            elif random.random() < 0.7:
                 shapes[random.randrange(slots)] = "same"
             records, verdicts = [], [0, 0, 0, 0, 0, 0]
             for slot, shape in enumerate(shapes):
@@ -327,14 +331,17 @@ async def compare_unit(dut):
                 records.append(words_of)
                 ends = term & MASK
                 is_old = shape != "free" and Ages.is_overwritten(locator)
-                for place, bit in enumerate([shape == "same", shape == "free",
+                for place, bit in enumerate([shape == "same" and not is_old, shape == "free",
                                              0 < ends <= now or is_old, Ages.is_young(locator)]):
                     verdicts[place] |= int(bool(bit)) << slot
                 verdicts[4] |= locator << 64 * slot
                 verdicts[5] |= term << 64 * slot
             read = list(stripes(key, stripe, first, terms))
+            if is_sweep:
+                read = [(line, 0, 0) for line in sorted({0, terms // stripe})]
             for line, data, mask in read:
-                stripe_beats.append((data, mask, int(line == read[-1][0])))
+                if not is_sweep:
+                    stripe_beats.append((data, mask, int(line == read[-1][0])))
                 for group in range(0, slots, per_beat):
                     place = [(slot, word) for slot in range(group, group + per_beat)
                              for word in range(line * stripe, (line + 1) * stripe)]

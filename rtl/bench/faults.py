@@ -50,7 +50,19 @@ FAULTS = [
     # A longer value is stored in the place of a shorter one.
     ("write_unit", {}, "write_unit", " || beats_q > old_beats_q", ""),
     # A value counts as whole while the next one is stored over it.
-    ("value_log", {}, "value_log", "age[47:LogBits] != '0", "age[47:LogBits+1] != '0"),
+    ("value_log", {}, "value_log", "PositionBits-1:LogBits] != '0",
+     "PositionBits-1:LogBits+1] != '0"),
+    # Every other bucket is swept.
+    ("value_log", {}, "value_log", "sweep_bucket_o + 1'b1", "sweep_bucket_o + 2'd2"),
+    # A sweep clears what has expired, although the clock may be set back.
+    ("concurrency_control", {"Writers": 1}, "concurrency_control",
+     "op_o.now               <= '0;", ""),
+    # A sweep reads nothing.
+    ("read_unit", {}, "read_unit", " || op_i.meta.kind == KindDelete", ""),
+    # A key finds its item without the value.
+    ("compare_unit", {}, "compare_unit", "match_q & ~is_overwritten_i", "match_q"),
+    # A sweep is answered.
+    ("write_unit", {}, "write_unit", "finish && !is_sweep && (", "finish && ("),
     # A value counts as expired, but its slot may be free.
     ("compare_unit", {}, "compare_unit", "(is_overwritten_i & ~free_q)", "is_overwritten_i"),
     # A value does not go on at the log's beginning.

@@ -93,7 +93,7 @@ class Log(Cycles):
     def __init__(self, dut, pace):
         super().__init__(dut, pace)
         self.size, self.largest = 1 << parameter("LogBits"), parameter("Largest")
-        self.head, self.values, self.ring = 1, [(1, 0)], {}
+        self.head, self.values, self.ring, self.swept = 1, [(1, 0)], {}, 0
 
     def drive(self):
         dut = self.dut
@@ -107,12 +107,23 @@ class Log(Cycles):
             abs(age(value) - self.size), abs(age(value) - self.size // 2)) <= 2]
         self.asked = [random.choice(random.choice([near, self.values]) or self.values)
                       for _ in range(parameter("Slots"))]
-        dut.pointers_i.value = sum(position << 48 * i
+        dut.pointers_i.value = sum(self.stored(position) << 48 * i
                                    for i, (position, _) in enumerate(self.asked))
+        self.is_swept = int(dut.sweep_valid_o.value) and happens(self.pace[1])
+        dut.sweep_taken_i.value = int(self.is_swept)
+
+    def stored(self, position):
+        return position % (1 << parameter("PositionBits"))
 
     def check(self):
         dut = self.dut
-        assert int(dut.head_o.value) == self.head
+        assert int(dut.head_o.value) == self.stored(self.head)
+        # While half of all positions are appended, every bucket has its turn.
+        bits = parameter("BucketBits")
+        turn = self.head >> parameter("PositionBits") - 1 - bits
+        assert int(dut.sweep_valid_o.value) == ((turn - self.swept) % (1 << bits) != 0)
+        assert int(dut.sweep_bucket_o.value) == self.swept % (1 << bits)
+        self.swept += self.is_swept
         overwritten, young = int(dut.is_overwritten_o.value), int(dut.is_young_o.value)
         for i, (position, beats) in enumerate(self.asked):
             is_whole = all(self.ring.get(place % self.size) == position
@@ -134,7 +145,7 @@ class Log(Cycles):
 
 async def value_log(dut):
     for pace in PACES:
-        await start(dut, append_i=0, beats_i=0, pointers_i=0)
+        await start(dut, append_i=0, beats_i=0, pointers_i=0, sweep_taken_i=0)
         await Log(dut, pace).run()
 
 
@@ -156,21 +167,34 @@ def tag_of(bucket):
 
 
 class Entrance:
-    """The writes in the critical section, which retire in order, after a random time."""
+    """The writes in the critical section, which retire in order, after a random time; and sweeps,
+    which go first."""
 
     def __init__(self, dut, pace, requests):
         self.dut, self.pace, self.requests = dut, pace, list(requests)
-        self.pending, self.now, self.entered = [], 0, []
+        self.pending, self.now, self.entered, self.sweep = [], 0, [], None
 
     def drive(self):
         self.now += 1
+        if self.sweep is None and self.requests and happens(240):
+            self.sweep = random.randrange(6)
+        self.dut.sweep_valid_i.value = int(self.sweep is not None)
+        self.dut.sweep_bucket_i.value = self.sweep or 0
         self.is_retiring = bool(self.pending) and happens(max(self.pace[1], 200))
         self.dut.now_i.value, self.dut.retire_i.value = self.now, int(self.is_retiring)
 
     def sample(self):
         dut = self.dut
         is_in = int(dut.meta_valid_i.value) and int(dut.meta_ready_o.value)
-        if int(dut.meta_valid_i.value):
+        if self.sweep is not None:
+            assert not is_in and not int(dut.stall_o.value)
+            if int(dut.sweep_ready_o.value):
+                tag = tag_of(self.sweep)
+                assert tag not in self.pending and len(self.pending) < parameter("Writers")
+                self.entered.append((self.sweep,))
+                self.pending.append(tag)
+                self.sweep, is_in = None, True
+        elif int(dut.meta_valid_i.value):
             number, key_bytes, kind, bucket, check = self.requests[0]
             is_write = kind in (KIND_SET, KIND_DELETE)
             is_here = not key_bytes or int(dut.hash_valid_i.value)
@@ -193,7 +217,7 @@ async def concurrency_control(dut):
     """Each key length as read and as write, on few enough buckets to conflict."""
     bits = parameter("BucketBits")
     for pace in PACES:
-        await start(dut, now_i=0, retire_i=0)
+        await start(dut, now_i=0, retire_i=0, sweep_valid_i=0, sweep_bucket_i=0)
         lengths = 2 * list(range(251))
         random.shuffle(lengths)
         requests, metas, hashes = [], [], []
@@ -209,9 +233,15 @@ async def concurrency_control(dut):
                    Source(dut, "hash_valid_i", "hash_ready_o", ["hash_i"], hashes)]
         sink = Sink(dut, "valid_o", "ready_i", ["op_o"])
         entrance = Entrance(dut, pace, requests)
-        await run(dut, pace, sources, [sink], lambda: len(sink.beats) >= len(requests), entrance)
-        for (op,), (number, key_bytes, kind, bucket, check, now) in zip(
-                sink.beats, entrance.entered, strict=True):
+        await run(dut, pace, sources, [sink], lambda: not entrance.requests
+                  and len(sink.beats) >= len(entrance.entered), entrance)
+        for (op,), entered in zip(sink.beats, entrance.entered, strict=True):
+            if len(entered) == 1:
+                fields = unpack(op, *META, *META_OUT, *OP)
+                _, _, klen, *_, kind, _, drain, _, bucket, _, now = fields
+                assert (klen, kind, drain, bucket, now) == (0, KIND_DELETE, 0, *entered, 0)
+                continue
+            number, key_bytes, kind, bucket, check, now = entered
             if key_bytes:
                 assert op == op_of(number, key_bytes, kind, bucket, check, now)
             else:
@@ -243,19 +273,27 @@ def layout():
     return (stripe, first, terms), 8 * ((terms if terms > first else stripe * lines) - first)
 
 
+def sweep_lines(shape):
+    """The lines of a bucket that a sweep reads."""
+    return sorted({0, shape[2] // shape[0]})
+
+
 async def read_unit(dut):
-    """Each key length: its lines and the terms' line, never more than there is room for."""
+    """Each key length: its lines and the terms' line, never more than there is room for; a sweep's
+    are those of locators and terms."""
     shape, longest = layout()
     for pace in PACES:
         await start(dut, beat_taken_i=0)
-        lengths = 3 * list(range(longest + 1))
+        lengths = 3 * list(range(longest + 1)) + 20 * [0]
         random.shuffle(lengths)
         ops, addresses = [], []
         for number, key_bytes in enumerate(lengths):
             bucket = random.randrange(1 << 20)
-            kind = KIND_GET if key_bytes else KIND_NONE
+            kind = KIND_GET if key_bytes else random.choice([KIND_NONE, KIND_DELETE])
             ops.append((op_of(number, key_bytes, kind, bucket),))
-            for line, _, _ in stripes(bytes(key_bytes), *shape) if key_bytes else ():
+            lines = [line for line, *_ in stripes(bytes(key_bytes), *shape)] if key_bytes else \
+                sweep_lines(shape) if kind == KIND_DELETE else []
+            for line in lines:
                 line += bucket * parameter("Lines")
                 addresses.append((line * parameter("LineBeats"),))
         source = Source(dut, "valid_i", "ready_o", ["op_i"], ops)
@@ -296,9 +334,10 @@ def beats_of(value_bytes):
 def random_case(number, key_bytes, shape):
     """A request, the slots of its bucket, and where the log goes on."""
     slots, now, check = parameter("Slots"), 1000, random.randrange(256)
-    kind = random.choice([KIND_GET, KIND_SET, KIND_SET, KIND_DELETE]) if key_bytes else KIND_NONE
+    kind = random.choice([KIND_GET, KIND_SET, KIND_SET, KIND_DELETE] if key_bytes
+                         else [KIND_NONE, KIND_DELETE])
     status = random.choice([OK, OK, OK, INVALID]) if kind == KIND_GET else OK
-    if kind == KIND_DELETE and random.random() < 0.2:
+    if kind == KIND_DELETE and key_bytes and random.random() < 0.2:
         status = TOO_LARGE
     key = random.randbytes(key_bytes)
     case = {
@@ -410,7 +449,7 @@ async def write_unit(dut):
     for turn, pace in enumerate(PACES):
         evicts, table_only = turn % 2, int(turn in (2, 5))
         await start(dut, evict_i=evicts, table_only_i=table_only)
-        lengths = 4 * list(range(longest + 1))
+        lengths = 4 * list(range(longest + 1)) + 40 * [0]
         random.shuffle(lengths)
         cases = [random_case(*numbered, shape) for numbered in enumerate(lengths)]
         source = Source(dut, "valid_i", "ready_o", ["op_i", "match_i", "free_i", "expired_i",
@@ -425,7 +464,9 @@ async def write_unit(dut):
         await run(dut, pace, [source], [write, value, answers],
                   lambda: verdicts.at >= len(cases), verdicts)
         outcomes = [carry_out(case, evicts, shape) for case in cases]
-        spoken = [say(case, outcome, table_only) for case, outcome in zip(cases, outcomes)]
+        # A sweep is not answered.
+        spoken = [say(case, outcome, table_only) for case, outcome in zip(cases, outcomes)
+                  if case["key"] or case["kind"] == KIND_NONE]
         assert [tuple(unpack(word, *RESPONSE)) for (word,) in answers.beats] \
             == [answer for answer, _ in spoken]
         commands = [command for _, command in spoken if command]

@@ -19,6 +19,7 @@ module ht_sim
   parameter int unsigned Writers = 16,
   parameter int unsigned ReturnBeats = 128,
   parameter int unsigned LogBits = 10,
+  parameter int unsigned PositionBits = 48,
   parameter int unsigned BusBytes = 8
 ) (
   input  logic        clk_i,
@@ -162,7 +163,8 @@ module ht_sim
     .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines),
     .KeyBytes(KeyBytes), .HeaderBytes(HeaderBytes), .TermsLast(TermsLast),
     .BucketBits(BucketBits), .HashRing(HashRing), .HashLanes(HashLanes), .Writers(Writers),
-    .ReturnBeats(ReturnBeats), .LogBits(LogBits), .BusBytes(BusBytes)
+    .ReturnBeats(ReturnBeats), .LogBits(LogBits), .PositionBits(PositionBits),
+    .BusBytes(BusBytes)
   ) u_table (
     .clk_i, .rst_ni, .mem_rst_ni(!mem_reset_i),
     .awvalid_i, .awready_o, .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o, .bready_i,

@@ -62,7 +62,7 @@ module compare_unit
 
   logic [GroupWidth-1:0]        group_q;
   logic [LineWidth-1:0]         line_q;    // its position in the record
-  logic                         is_last_line, is_last_beat, is_head, is_terms, has_key;
+  logic                         is_last_line, is_last_beat, is_head, is_terms, has_key, has_bucket;
   logic                         finish, is_waiting_q;
   logic [Slots-1:0]             match_q, match, free_q, expired_q;
   logic [Slots-1:0][63:0]       locators_q, terms_q;
@@ -76,20 +76,23 @@ module compare_unit
   assign has_key      = op_i.meta.request.klen != '0;
   assign is_head      = line_q == '0;
   assign is_terms     = line_q == LineWidth'(TermsLine);
-  assign is_last_line = stripe_last_i;
+  assign has_bucket   = has_key || op_i.meta.kind == KindDelete;   // or a sweep, without stripes
+  assign is_last_line = has_key ? stripe_last_i : is_terms;
   assign is_last_beat = group_q == LastGroup;
 
   // The key's words end in this line, but the terms' line still follows.
   logic [LineWidth-1:0] last_key_line;
   logic                 is_next_terms;
-  assign last_key_line = LineWidth'((KeyWord + (32'(op_i.meta.request.klen) - 1) / 8)
+  assign last_key_line = !has_key ? '0
+                       : LineWidth'((KeyWord + (32'(op_i.meta.request.klen) - 1) / 8)
                                     / StripeWords);
   assign is_next_terms = line_q == last_key_line;
 
   // A beat is taken together with its stripe and its request, and only when a verdict has room.
-  assign beat_ready_o   = op_valid_i && stripe_valid_i && has_key && !is_waiting_q;
-  assign stripe_ready_o = beat_ready_o && beat_valid_i && is_last_beat;
-  assign finish         = is_waiting_q || (op_valid_i && !has_key);
+  assign beat_ready_o   = op_valid_i && (stripe_valid_i || !has_key) && has_bucket
+                          && !is_waiting_q;
+  assign stripe_ready_o = beat_ready_o && beat_valid_i && is_last_beat && has_key;
+  assign finish         = is_waiting_q || (op_valid_i && !has_bucket);
   assign op_ready_o     = finish && (!valid_o || ready_i);
 
   for (genvar p = 0; p < SlotsPerBeat; p++) begin : gen_slot
@@ -131,7 +134,8 @@ module compare_unit
     end
     if (op_valid_i && op_ready_o) begin
       op_o       <= op_i;
-      match_o    <= has_key ? match_q : '0;
+      // What was overwritten is as good as free, whether it was swept yet or not.
+      match_o    <= has_key ? match_q & ~is_overwritten_i : '0;
       free_o     <= free_q;
       // The write unit is done with all older requests, so the log's head is that of this one.
       expired_o  <= expired_q | (is_overwritten_i & ~free_q);

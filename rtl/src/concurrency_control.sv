@@ -11,6 +11,9 @@
 // flight. A request may then wait for a write of another bucket, but never passes one of its own.
 // No request passes a counter that is not 0, so a counter never exceeds 1. It is stored as two
 // bits, one flipped on entry and one on retirement; they differ while the write is in flight.
+//
+// A DELETE without a key sweeps a bucket: it clears the slots whose values were overwritten. It
+// enters in front of the request that waits, and its clock stands at 0, so that nothing expires.
 
 module concurrency_control
   import ht_pkg::*;
@@ -29,6 +32,9 @@ module concurrency_control
   input  logic        hash_valid_i,
   output logic        hash_ready_o,
   input  hash_t       hash_i,
+  input  logic        sweep_valid_i,
+  output logic        sweep_ready_o,
+  input  logic [BucketBits-1:0] sweep_bucket_i,
 
   output logic        valid_o,
   input  logic        ready_i,
@@ -61,12 +67,13 @@ module concurrency_control
   logic [LevelWidth-1:0] level_q;
   logic [BucketBits-1:0] bucket;
   logic [TagWidth-1:0]   tag;
-  logic has_key, is_write, is_clear, is_here, is_busy, is_ready, enter;
+  logic has_key, has_bucket, is_write, is_clear, is_here, is_busy, is_ready, enter;
 
-  assign bucket   = hash_i.primary[31-:BucketBits];
+  assign bucket   = sweep_valid_i ? sweep_bucket_i : hash_i.primary[31-:BucketBits];
   assign tag      = tag_of(bucket);
-  assign has_key  = meta_i.request.klen != '0;
-  assign is_write = meta_i.kind == KindSet || meta_i.kind == KindDelete;
+  assign has_key    = !sweep_valid_i && meta_i.request.klen != '0;
+  assign is_write   = sweep_valid_i || meta_i.kind == KindSet || meta_i.kind == KindDelete;
+  assign has_bucket = has_key || sweep_valid_i;
 
   if (CounterBits == 0) begin : gen_compare
     logic [Writers-1:0] is_same;
@@ -98,13 +105,14 @@ module concurrency_control
     end
   end
 
-  assign is_here  = meta_valid_i && (hash_valid_i || !has_key) && is_ready;
-  assign is_clear = !has_key || (!is_busy && (!is_write || level_q != LevelWidth'(Writers)));
-  assign stall_o  = is_here && !is_clear;
+  assign is_here  = (sweep_valid_i || (meta_valid_i && (hash_valid_i || !has_key))) && is_ready;
+  assign is_clear = !has_bucket || (!is_busy && (!is_write || level_q != LevelWidth'(Writers)));
+  assign stall_o  = is_here && !is_clear && !sweep_valid_i;
   assign enter    = is_here && is_clear && (!valid_o || ready_i);
 
-  assign meta_ready_o = enter;
-  assign hash_ready_o = enter && has_key;
+  assign meta_ready_o  = enter && !sweep_valid_i;
+  assign hash_ready_o  = enter && has_key;
+  assign sweep_ready_o = enter && sweep_valid_i;
 
   always_ff @(posedge clk_i) begin
     if (enter) begin
@@ -112,6 +120,12 @@ module concurrency_control
       op_o.bucket <= 32'(bucket);
       op_o.check  <= hash_i.check;
       op_o.now    <= now_i;
+      if (sweep_valid_i) begin
+        op_o.meta.kind         <= KindDelete;
+        op_o.meta.request.klen <= '0;
+        op_o.meta.drain        <= 1'b0;
+        op_o.now               <= '0;
+      end
       if (is_write) tag_q[next_q] <= tag;
     end
   end
@@ -177,9 +191,9 @@ module concurrency_control
       f_counted = f_counted + LevelWidth'(is_pending_q[i] && tag_q[i] == f_tag);
     end
     if (rst_ni) begin
-      // Only what entered retires, and only requests with a key write.
+      // Only what entered retires, and only sweeps and requests with a key write.
       assume (!retire_i || level_q != '0);
-      assume (!is_write || has_key);
+      assume (!is_write || has_bucket);
       assert (level_q <= LevelWidth'(Writers));
       assert (oldest_q <= Last && next_q <= Last);
       assert (f_after(level_q) == next_q);
@@ -188,12 +202,12 @@ module concurrency_control
       end
       assert (f_pending == level_q);
       assert (f_counted == f_under_way_q);
-      assert (!(enter && has_key && tag == f_tag && f_under_way_q != '0));
-      assert (!(enter && has_key && bucket == f_address && f_under_way_q != '0));
+      assert (!(enter && has_bucket && tag == f_tag && f_under_way_q != '0));
+      assert (!(enter && has_bucket && bucket == f_address && f_under_way_q != '0));
       assert (is_ready || level_q == '0);
       // A waiting request waits for an older write or for the next stage.
-      assert (!stall_o || level_q != '0 || (CounterBits != 0 && tag != f_tag));
-      assert (!is_here || enter || stall_o || (valid_o && !ready_i));
+      assert (!(is_here && !is_clear) || level_q != '0 || (CounterBits != 0 && tag != f_tag));
+      assert (!is_here || enter || !is_clear || (valid_o && !ready_i));
     end
   end
 

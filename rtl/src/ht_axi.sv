@@ -19,6 +19,7 @@ module ht_axi
   parameter int unsigned ReturnBeats = 128,
   parameter int unsigned ValueBytes = 1024,
   parameter int unsigned LogBits = 16,
+  parameter int unsigned PositionBits = 48,
   parameter int unsigned BusBytes = 8,      // of key and value streams
   localparam int unsigned BeatWords = StripeBytes / 8 * SlotsPerBeat
 ) (
@@ -113,7 +114,8 @@ module ht_axi
     .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines),
     .KeyBytes(KeyBytes), .HeaderBytes(HeaderBytes), .TermsLast(TermsLast),
     .BucketBits(BucketBits), .HashRing(HashRing), .HashLanes(HashLanes), .Writers(Writers),
-    .ReturnBeats(ReturnBeats), .ValueBytes(ValueBytes), .LogBits(LogBits)
+    .ReturnBeats(ReturnBeats), .ValueBytes(ValueBytes), .LogBits(LogBits),
+    .PositionBits(PositionBits)
   ) u_top (
     .clk_i, .rst_ni, .mem_rst_ni, .now_i(time_o), .seed_i(seed), .evict_i(control[0]),
     .table_only_i(control[1]),

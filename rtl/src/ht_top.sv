@@ -36,6 +36,7 @@ module ht_top
   parameter int unsigned ValueBytes = 1024, // the largest value
   parameter int unsigned PacketBeats = 512,
   parameter int unsigned LogBits = 16,      // log2 of the beats of all values
+  parameter int unsigned PositionBits = 48, // of a position in the log; fewer only for tests
   localparam int unsigned AddressWidth = 32,
   localparam int unsigned StripeWords = StripeBytes / 8,
   localparam int unsigned BeatWords = StripeWords * SlotsPerBeat,
@@ -170,7 +171,8 @@ module ht_top
   );
 
   // The critical section.
-  logic entered_valid, entered_ready, retire;
+  logic entered_valid, entered_ready, retire, sweep_valid, sweep_ready;
+  logic [BucketBits-1:0] sweep_bucket;
   op_t  entered;
   concurrency_control #(
     .BucketBits(BucketBits), .Writers(Writers), .CounterBits(CounterBits)
@@ -178,6 +180,7 @@ module ht_top
     .clk_i, .rst_ni, .now_i,
     .meta_valid_i(meta_valid), .meta_ready_o(meta_ready), .meta_i(meta),
     .hash_valid_i(hash_valid), .hash_ready_o(hash_ready), .hash_i(hash),
+    .sweep_valid_i(sweep_valid), .sweep_ready_o(sweep_ready), .sweep_bucket_i(sweep_bucket),
     .valid_o(entered_valid), .ready_i(entered_ready), .op_o(entered),
     .retire_i(retire), .stall_o
   );
@@ -258,9 +261,13 @@ module ht_top
   assign status_o = response_valid && response_ready;
   assign answer_o = response;
 
-  value_log #(.Slots(Slots), .LogBits(LogBits), .Largest(LargestBeats)) u_log (
+  value_log #(
+    .Slots(Slots), .BucketBits(BucketBits), .PositionBits(PositionBits), .LogBits(LogBits),
+    .Largest(LargestBeats)
+  ) u_log (
     .clk_i, .rst_ni, .append_i(append), .beats_i(append_beats), .head_o,
-    .pointers_i(pointers), .is_overwritten_o(is_overwritten), .is_young_o(is_young)
+    .pointers_i(pointers), .is_overwritten_o(is_overwritten), .is_young_o(is_young),
+    .sweep_valid_o(sweep_valid), .sweep_bucket_o(sweep_bucket), .sweep_taken_i(sweep_ready)
   );
 
   // The value store and its command queue.

@@ -9,9 +9,15 @@
 // Requests are decided one by one and the value store works in their order. A value that is whole
 // when its read is decided is therefore read before anything that is appended later is written, and
 // no distance has to be kept between head and reads.
+//
+// Positions begin again after 2^PositionBits beats. Before one could be taken for a later one, its
+// slot is cleared: while half of all positions are appended, every bucket is swept once, which
+// clears what was overwritten.
 
 module value_log #(
   parameter int unsigned Slots = 8,
+  parameter int unsigned BucketBits = 10,
+  parameter int unsigned PositionBits = 48,
   parameter int unsigned LogBits = 16,
   parameter int unsigned Largest = 11,     // beats of the largest value
   localparam int unsigned CountWidth = $clog2(Largest + 1)
@@ -25,23 +31,44 @@ module value_log #(
   // For the verdict on a bucket: what became of the value of each slot.
   input  logic [Slots-1:0][47:0] pointers_i,
   output logic [Slots-1:0]       is_overwritten_o,
-  output logic [Slots-1:0]       is_young_o      // it lies in the later half
+  output logic [Slots-1:0]       is_young_o,     // it lies in the later half
+
+  output logic                   sweep_valid_o,  // a bucket is to be swept
+  output logic [BucketBits-1:0]  sweep_bucket_o,
+  input  logic                   sweep_taken_i
 );
 
+  // Beats that are appended from sweep to sweep, as a logarithm.
+  localparam int unsigned SweepBits = PositionBits - 1 - BucketBits;
+
+  if (PositionBits > 48 || PositionBits < BucketBits + 1 + CountWidth
+      || PositionBits < LogBits + 2) begin : gen_position_check
+    $error("value_log: PositionBits must be at most 48, and enough for the log and the buckets");
+  end
   if (LogBits < 1 || LogBits > 30 || 2 ** (LogBits - 1) < Largest) begin : gen_check
     $error("value_log: LogBits must be at most 30, and half of the log hold the largest value");
   end
 
+  logic [PositionBits-1:0] head_q;
   for (genvar i = 0; i < Slots; i++) begin : gen_slot
-    logic [47:0] age;
-    assign age                 = head_o - pointers_i[i];
-    assign is_overwritten_o[i] = age[47:LogBits] != '0;
-    assign is_young_o[i]       = age[47:LogBits-1] == '0;
+    logic [PositionBits-1:0] age;
+    assign age                 = head_q - pointers_i[i][PositionBits-1:0];
+    assign is_overwritten_o[i] = age[PositionBits-1:LogBits] != '0;
+    assign is_young_o[i]       = age[PositionBits-1:LogBits-1] == '0;
   end
+  assign head_o = 48'(head_q);
+
+  // The bucket to be swept next follows the head.
+  assign sweep_valid_o = sweep_bucket_o != head_q[SweepBits+:BucketBits];
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
-    if (!rst_ni) head_o <= 48'd1;
-    else if (append_i) head_o <= head_o + 48'(beats_i);
+    if (!rst_ni) begin
+      head_q         <= PositionBits'(1);
+      sweep_bucket_o <= '0;
+    end else begin
+      if (append_i) head_q <= head_q + PositionBits'(beats_i);
+      if (sweep_taken_i) sweep_bucket_o <= sweep_bucket_o + 1'b1;
+    end
   end
 
 `ifdef FORMAL
@@ -78,8 +105,8 @@ module value_log #(
 
   always_comb begin
     assume (32'(beats_i) <= Largest);
-    // Positions do not begin again.
-    assume (!head_o[47]);
+    // Sweeps clear what would meet its own position again.
+    assume (!head_q[PositionBits-1]);
     if (rst_ni && f_is_kept_q && pointers_i[0] == f_position_q) begin
       assert (!f_is_lost_q || is_overwritten_o[0]);
       assert (!is_young_o[0] || !is_overwritten_o[0]);

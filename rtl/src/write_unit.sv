@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Acts on the verdict of the comparators: answers, gives values their place, and writes the lines
-// that change. An item whose value was overwritten in the log counts as expired. The rules, in this
-// order (docs/pipeline.md):
+// that change. An item whose value was overwritten in the log is none: it counts as expired and
+// matches no key. The rules, in this order (docs/pipeline.md):
 //
 // 1. A write frees every other slot of its bucket that has expired.
 // 2. SET with a match overwrites in place, also in a full bucket. The value stays where it is if it
@@ -10,7 +10,7 @@
 //    appended, so what is set again and again never becomes the oldest.
 // 3. SET without one takes the lowest free slot, else the slot that the new key's check points at;
 //    where nothing may be evicted it is refused.
-// 4. DELETE clears its slot.
+// 4. DELETE clears its slot. Without a key it is a sweep, which is not answered.
 
 module write_unit
   import ht_pkg::*;
@@ -104,7 +104,7 @@ module write_unit
   logic [GroupWidth-1:0] group_q;
 
   // Decision about the request: its match, its target slot and the slots to clear.
-  logic is_write, is_set, has_match, is_hit, is_full;
+  logic is_write, is_set, is_sweep, has_match, is_hit, is_full;
   logic [Slots-1:0]     reclaimed, available;
   logic [SlotWidth-1:0] matched, target;
   logic [23:0]          old_vlen;
@@ -113,6 +113,7 @@ module write_unit
   assign meta          = op_i.meta;
   assign is_set        = meta.kind == KindSet;
   assign is_write      = is_set || meta.kind == KindDelete;
+  assign is_sweep      = meta.kind == KindDelete && meta.request.klen == '0;
   assign matched       = lowest(match_i);
   assign has_match     = match_i != '0;
   assign is_hit        = (match_i & ~expired_i) != '0;
@@ -224,9 +225,9 @@ module write_unit
 
   assign is_read_done     = state_q == StDecide && valid_i && !is_write;
   assign finish           = is_read_done || state_q == StFinish;
-  assign response_valid_o = finish && (!is_value_wanted || value_ready_i);
+  assign response_valid_o = finish && !is_sweep && (!is_value_wanted || value_ready_i);
   assign value_valid_o    = finish && is_value_wanted && response_ready_i;
-  assign ready_o          = response_valid_o && response_ready_i;
+  assign ready_o          = is_sweep ? finish : response_valid_o && response_ready_i;
 
   // Whether any word changes.
   logic is_writing;
@@ -340,11 +341,13 @@ module write_unit
       if (f_waits_q) assume (valid_i && op_i == f_op_q);
       if (f_waits_q) assume ({match_i, free_i, expired_i, young_i} == f_slots_q
                              && locators_i == f_locators_q);
-      if (is_write) begin
+      if (is_write && !is_sweep) begin
         assume (meta.request.klen != '0
                 && (KeyWord + (32'(meta.request.klen) - 1) / 8) / StripeWords < Lines);
       end
       assume ((free_i & (match_i | expired_i)) == '0);
+      if (is_sweep) assume (match_i == '0 && !meta.drain);
+      assert (!(is_sweep && (response_valid_o || value_valid_o || append_o)));
 
       assert (!retire_o || (valid_i && is_write && !f_is_retired_q));
       assert (!write_valid_o || (is_write && !f_is_retired_q));

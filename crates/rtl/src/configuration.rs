@@ -31,6 +31,8 @@ pub struct Configuration {
     pub return_beats: usize,
     /// Binary logarithm of the number of beats of the log of values.
     pub log_bits: u32,
+    /// Bits of a position in the log, which begins again from 0.
+    pub position_bits: u32,
     /// Bytes in a beat of the key and value streams, or of the Ethernet port.
     pub bus_bytes: usize,
     /// Number of tables, each with its own memory; more than one only behind a wide port.
@@ -82,6 +84,10 @@ impl Configuration {
             ("LogBits", self.log_bits as usize),
             ("BusBytes", self.bus_bytes),
         ];
+        // Behind an Ethernet port it is not a parameter.
+        if self.position_bits < 48 {
+            parameters.push(("PositionBits", self.position_bits as usize));
+        }
         if self.tables > 1 {
             parameters.push(("Tables", self.tables));
             parameters.push(("CounterBits", self.counter_bits as usize));

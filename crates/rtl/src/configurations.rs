@@ -18,6 +18,7 @@ pub const PAPER: Configuration = Configuration {
     counter_bits: 0,
     return_beats: 128,
     log_bits: 14,
+    position_bits: 48,
     bus_bytes: 8,
     tables: 1,
 };
@@ -38,6 +39,7 @@ pub const GIGABITS_10: Configuration = Configuration {
     counter_bits: 0,
     return_beats: 128,
     log_bits: 16,
+    position_bits: 48,
     bus_bytes: 8,
     tables: 1,
 };
@@ -58,6 +60,7 @@ pub const GIGABITS_40: Configuration = Configuration {
     counter_bits: 10,
     return_beats: 128,
     log_bits: 14,
+    position_bits: 48,
     bus_bytes: 32,
     tables: 4,
 };
@@ -78,6 +81,7 @@ pub const GIGABITS_100: Configuration = Configuration {
     counter_bits: 10,
     return_beats: 128,
     log_bits: 14,
+    position_bits: 48,
     bus_bytes: 64,
     tables: 8,
 };
@@ -98,6 +102,7 @@ pub const FULL: Configuration = Configuration {
     counter_bits: 0,
     return_beats: 128,
     log_bits: 21,
+    position_bits: 48,
     bus_bytes: 8,
     tables: 1,
 };
@@ -118,6 +123,7 @@ pub const SOFTWARE: Configuration = Configuration {
     counter_bits: 0,
     return_beats: 128,
     log_bits: 13,
+    position_bits: 48,
     bus_bytes: 8,
     tables: 1,
 };
@@ -138,6 +144,7 @@ pub const HALF_LINES: Configuration = Configuration {
     counter_bits: 0,
     return_beats: 64,
     log_bits: 9,
+    position_bits: 48,
     bus_bytes: 32,
     tables: 1,
 };
@@ -158,6 +165,7 @@ pub const SMALL: Configuration = Configuration {
     counter_bits: 0,
     return_beats: 4,
     log_bits: 10,
+    position_bits: 14,
     bus_bytes: 64,
     tables: 1,
 };

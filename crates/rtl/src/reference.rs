@@ -9,8 +9,6 @@ use crate::{Configuration, Request, Response, opcode, status};
 
 /// Bytes in front of a value in the log.
 const VALUE_HEADER_BYTES: usize = 8;
-/// The bits of a position in the log.
-const POSITION: u64 = (1 << 48) - 1;
 /// Maximum value length in bytes.
 const MAX_VALUE_BYTES: u32 = 1024;
 
@@ -19,8 +17,10 @@ pub struct Reference {
     configuration: Configuration,
     /// Records of all slots, bucket by bucket, words of 8 bytes.
     records: Vec<u64>,
-    /// The position of the next value in the log.
+    /// The position of the next value in the log. Here positions never begin again.
     head: u64,
+    /// The position of each slot's value.
+    positions: Vec<u64>,
     /// Flags and value at each position.
     values: BTreeMap<u64, (u32, Vec<u8>)>,
     /// Whether a SET into a full bucket evicts an item.
@@ -46,6 +46,7 @@ impl Reference {
             configuration,
             records: vec![0; slots * configuration.record_words()],
             head: 1,
+            positions: vec![0; slots],
             values: BTreeMap::new(),
             evicts: true,
             is_table_only: false,
@@ -58,15 +59,20 @@ impl Reference {
         self.records[self.place(bucket, slot, word)]
     }
 
-    /// The position at which the log goes on.
+    /// The position at which the log goes on, as the hardware counts it.
     pub fn log_head(&self) -> u64 {
-        self.head
+        self.pointer(self.head)
+    }
+
+    /// A position as the hardware stores it.
+    fn pointer(&self, position: u64) -> u64 {
+        position & ((1 << self.configuration.position_bits) - 1)
     }
 
     /// Whether a slot's item was stored and its value is no longer in the log.
     pub fn is_overwritten(&self, bucket: usize, slot: usize) -> bool {
         self.word(bucket, slot, 0) != 0
-            && self.head - self.value_of(bucket, slot).0 >= 1 << self.configuration.log_bits
+            && self.age(bucket, slot) >= 1 << self.configuration.log_bits
     }
 
     /// Number of slots that hold a key, expired or not.
@@ -108,7 +114,9 @@ impl Reference {
         (0..self.configuration.slots).find(|slot| {
             let word = |word| self.word(sought.bucket, *slot, word);
             let mut words = sought.words.iter().enumerate();
-            word(0) != 0
+            // An item without its value is none.
+            !self.is_overwritten(sought.bucket, *slot)
+                && word(0) != 0
                 && word(0) >> 48 == sought.tag
                 && words.all(|(place, wanted)| word(key_word + place) == *wanted)
         })
@@ -125,10 +133,14 @@ impl Reference {
         (value_bytes + VALUE_HEADER_BYTES).div_ceil(self.configuration.beat_bytes()) as u64
     }
 
-    /// The position of a slot's value, and the value's length.
-    fn value_of(&self, bucket: usize, slot: usize) -> (u64, usize) {
-        let terms = self.word(bucket, slot, self.configuration.terms_word());
-        (self.word(bucket, slot, 0) & POSITION, (terms >> 32) as usize)
+    /// The position of a slot's value.
+    fn position(&self, bucket: usize, slot: usize) -> u64 {
+        self.positions[bucket * self.configuration.slots + slot]
+    }
+
+    /// Beats that were appended since a slot's value was, and its own.
+    fn age(&self, bucket: usize, slot: usize) -> u64 {
+        self.head - self.position(bucket, slot)
     }
 
     /// Appends a value of this length in bytes and returns its position.
@@ -197,9 +209,9 @@ impl Reference {
         if self.is_gone(sought.bucket, slot, now) {
             return status::NOT_FOUND;
         }
-        let (pointer, _) = self.value_of(sought.bucket, slot);
-        let (flags, value) = &self.values[&pointer];
-        response.pointer = pointer;
+        let position = self.position(sought.bucket, slot);
+        let (flags, value) = &self.values[&position];
+        response.pointer = self.pointer(position);
         response.flags = *flags;
         response.value = Some(value.clone());
         status::OK
@@ -250,14 +262,16 @@ impl Reference {
             return status::NO_MEMORY;
         };
         // A young value's place is taken again, an older one's is left to the log.
-        let (old_pointer, old_bytes) = self.value_of(bucket, slot);
-        let is_young = self.head - old_pointer < 1 << (self.configuration.log_bits - 1);
-        let fits = self.beats_of(request.value.len()) <= self.beats_of(old_bytes);
-        let pointer = if matched.is_some() && is_young && fits {
-            old_pointer
+        let old_bytes = self.word(bucket, slot, self.configuration.terms_word()) >> 32;
+        let is_young = self.age(bucket, slot) < 1 << (self.configuration.log_bits - 1);
+        let fits = self.beats_of(request.value.len()) <= self.beats_of(old_bytes as usize);
+        let position = if matched.is_some() && is_young && fits {
+            self.position(bucket, slot)
         } else {
             self.append(request.value.len())
         };
+        self.positions[bucket * slots + slot] = position;
+        let pointer = self.pointer(position);
         *self.word_mut(bucket, slot, 0) = sought.tag << 48 | pointer;
         let terms = self.configuration.terms_word();
         *self.word_mut(bucket, slot, terms) =
@@ -268,7 +282,7 @@ impl Reference {
                 *self.word_mut(bucket, slot, key_word + place) = *word;
             }
         }
-        self.values.insert(pointer, (request.flags, request.value.clone()));
+        self.values.insert(position, (request.flags, request.value.clone()));
         response.pointer = pointer;
         status::OK
     }

@@ -9,7 +9,7 @@ use made::{between_marks, is_current, root};
 use toml::{Table, Value};
 
 /// Fields of `Configuration`, the hardware's parameters, and what is not given in every one.
-const FIELDS: [(&str, &str, Option<i64>); 15] = [
+const FIELDS: [(&str, &str, Option<i64>); 16] = [
     ("slots", "Slots", None),
     ("slots_per_beat", "SlotsPerBeat", None),
     ("stripe_bytes", "StripeBytes", None),
@@ -23,6 +23,7 @@ const FIELDS: [(&str, &str, Option<i64>); 15] = [
     ("counter_bits", "CounterBits", Some(0)),
     ("return_beats", "ReturnBeats", None),
     ("log_bits", "LogBits", None),
+    ("position_bits", "PositionBits", Some(48)),
     ("bus_bytes", "BusBytes", Some(8)),
     ("tables", "Tables", Some(1)),
 ];
