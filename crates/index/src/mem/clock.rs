@@ -9,63 +9,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use amalgam_op::{IgnorePoison, ItemWrite, MetaFlags, Now, Part};
 
-use super::budget::Need;
-use super::counters::add;
 use super::header::{Header, ItemLayout};
-use super::large::Large;
 use super::page::PageState;
-use super::pool::NO_TRADE;
 use super::probation::{Probation, Victim};
-use super::{Item, ItemRef, Memory, Pool, Shortage};
+use super::{Item, ItemRef, Memory, Pool};
 use crate::Eviction;
 
 /// A callback into the engine: replaces exactly the item `old` (hash of its key, `old`, `new`) by
 /// its copy `new`, or unlinks it where `new` is None. Returns whether it did.
 pub type Swap<'s> = dyn FnMut(u64, ItemRef, Option<ItemRef>) -> bool + 's;
 
-/// A full class keeps 1/AHEAD_SHARE of its items' slots (and [`LEAST_AHEAD`]) free or waiting for a
-/// grace period: a worker that needs a slot then finds one whose grace period is over.
-const AHEAD_SHARE: u64 = 64;
-/// See [`AHEAD_SHARE`].
-const LEAST_AHEAD: u64 = 2;
-/// The most slots that a class keeps free, however many items it has.
-const MOST_AHEAD: u64 = 1024;
-/// The most bytes of slots that a class keeps free; at least one slot.
-const MOST_BYTES_AHEAD: u64 = 256 << 10;
-/// One call evicts 1/STEPS of what a class keeps free: a request does not wait for more.
-const STEPS: u64 = 4;
-/// Slots of at least this size are evicted one at a time: an eviction is cheap compared with
-/// copying such an item.
-const SINGLE_SLOT_BYTES: u32 = 8 << 10;
-/// The most items that one call evicts.
-const EVICT_ITEMS: u64 = 64;
-/// Fewer retired items than this wait for their grace period to begin until a slot is needed: a
-/// barrier for each would cost more than it gains.
-const SEALED_ITEMS: usize = 8;
 /// The number of slots that a thread claims from the hand at a time, under its lock. It returns
 /// those that it did not look at.
 const STRIDE_SLOTS: u32 = 64;
 /// After this many slots without a victim the hand also takes recently used items: a request must
 /// not wait for a full revolution of the hand.
 const PATIENCE_SLOTS: usize = 4096;
-/// The number of attempts to find memory for a request before it is refused: about 50 ms.
-const ROUNDS: usize = 512;
-/// As [`ROUNDS`] if an item waits that this worker retired: about 0.3 s.
-const OWN_ROUNDS: usize = 1024;
-/// One round in this many evicts; the others wait for grace periods.
-const ROUNDS_PER_EVICTION: usize = 128;
-/// The first rounds only yield the processor; later ones sleep for [`PAUSE`].
-const EAGER_ROUNDS: usize = 16;
-/// The number of rounds before the first eviction if another worker's grace period may be enough:
-/// about 15 ms, in which a worker that was preempted between pin and unpin runs again.
-const GRACE_ROUNDS: usize = 120;
-/// As [`GRACE_ROUNDS`] if an item of the class waits that this worker retired: about 0.15 s. An
-/// eviction would wait for the same workers, and longer.
-const OWN_GRACE_ROUNDS: usize = 768;
-/// The sleep in a later round.
-const PAUSE: std::time::Duration = std::time::Duration::from_micros(100);
-/// The sleep in rounds after [`ROUNDS`].
-const LONG_PAUSE: std::time::Duration = std::time::Duration::from_micros(400);
 /// The number of maintenance steps in which a sweep covers all pages.
 const SWEEP_STEPS: usize = 64;
 /// The number of pages that one maintenance step empties at most after the limit was lowered.
@@ -111,200 +70,6 @@ struct Quota {
 }
 
 impl Pool<'_> {
-    /// Evicts until memory for the refused item is likely to be found. An item whose key has the
-    /// hash `spared` may move, and is not evicted. Returns whether to try again; false means out of
-    /// memory. Requires: the caller holds no guard and no lock of the engine.
-    #[cold]
-    pub fn make_room(
-        &mut self,
-        shortage: Shortage,
-        spared: Option<u64>,
-        now: &Now,
-        swap: &mut Swap<'_>,
-    ) -> bool {
-        let swap: &mut Swap<'_> = &mut |hash, old, new: Option<ItemRef>| {
-            (new.is_some() || spared != Some(hash)) && swap(hash, old, new)
-        };
-        if let Need::Class(class) = shortage.0
-            && self.memory.evicts
-            && self.trade(class, now, swap)
-        {
-            return true;
-        }
-        let first = self.rounds_of_grace(shortage.0);
-        for round in 0..if first == OWN_GRACE_ROUNDS { OWN_ROUNDS } else { ROUNDS } {
-            if round % ROUNDS_PER_EVICTION == first % ROUNDS_PER_EVICTION && round >= first {
-                self.evict_for(shortage.0, now, swap);
-            }
-            self.flush();
-            let has_room = match shortage.0 {
-                Need::TooLarge => return false,
-                Need::Class(class) => {
-                    self.set_slot_aside(class, round > 0) || self.set_stray_slot_aside(class)
-                }
-                Need::Large(bytes) => self.has_budget_for(bytes),
-            };
-            if has_room {
-                return true;
-            }
-            if !self.memory.evicts {
-                break;
-            }
-            // Evicted memory waits for workers between pin and unpin, or lies in a worker's bag or
-            // page: ask the workers to give it up, and let them run.
-            if round == 0 {
-                self.memory.pressure.fetch_add(1, Ordering::Relaxed);
-                self.give_up_all();
-            }
-            match round {
-                0..EAGER_ROUNDS => std::thread::yield_now(),
-                EAGER_ROUNDS..ROUNDS => std::thread::sleep(PAUSE),
-                _ => std::thread::sleep(LONG_PAUSE),
-            }
-        }
-        add(&self.counters().out_of_memory, 1);
-        false
-    }
-
-    /// Evicts as many items of a full class as it stores: what is evicted now is past its grace
-    /// period when a later request needs its slot, so that no request waits. Returns whether a slot
-    /// was found. A class *trades* from its first shortage until it has, or may get, more free
-    /// slots than it keeps.
-    fn trade(&mut self, class: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
-        let memory = self.memory;
-        let kept = self.kept_free(class);
-        let step = self.eviction_step(class);
-        let free = self.slots_of(class).saturating_sub(memory.items_of(class));
-        let has_spare = free > 2 * kept
-            || memory.supply() > memory.reserve_pages()
-            || memory.has_kept_page(class);
-        let credit = self.credit(class);
-        if credit == 0 && has_spare && self.set_slot_aside(class, false) {
-            self.set_credit(class, NO_TRADE);
-            return true;
-        }
-        // A shortage before the credit is used up waits for a grace period, if one may end it.
-        let has_waiting = credit > 0 && self.has_waiting(class);
-        if !has_waiting && !self.waits_for_grace(Need::Class(class)) {
-            let target = match free {
-                _ if free < kept => 2 * step,
-                // Evictions for lack of slots at hand came in addition to those for the credit.
-                _ if free >= kept + step as u64 && self.has_at_hand(class) => 0,
-                _ => step,
-            };
-            self.evict_class(class, target, Take::Cold, now, swap);
-            self.seal_from((kept as usize / 2).max(SEALED_ITEMS));
-        }
-        if credit == 0 || credit as usize > step {
-            self.set_credit(class, step as u32);
-        }
-        if self.set_slot_aside(class, false) {
-            return true;
-        }
-        self.flush();
-        self.set_slot_aside(class, false)
-    }
-
-    /// The number of slots in all pages of a class.
-    pub(super) fn slots_of(&self, class: usize) -> u64 {
-        let pages = u64::from(self.memory.class_states[class].pages.load(Ordering::Relaxed));
-        pages * u64::from(self.memory.geometries[class].slots)
-    }
-
-    /// The number of slots that the class keeps free or waiting for a grace period once it is full.
-    pub(super) fn kept_free(&self, class: usize) -> u64 {
-        let most = MOST_BYTES_AHEAD / u64::from(self.memory.geometries[class].slot_bytes);
-        let share = LEAST_AHEAD + self.memory.items_of(class) / AHEAD_SHARE;
-        share.min(MOST_AHEAD).min(most).max(1)
-    }
-
-    /// The number of items that one call evicts.
-    fn eviction_step(&self, class: usize) -> usize {
-        if self.memory.geometries[class].slot_bytes >= SINGLE_SLOT_BYTES {
-            return 1;
-        }
-        (self.kept_free(class) / STEPS).clamp(1, EVICT_ITEMS) as usize
-    }
-
-    /// Whether most slots of the class are free or hold retired items: one of them is free soon,
-    /// and no item need be evicted.
-    fn waits_for_grace(&self, need: Need) -> bool {
-        let Need::Class(class) = need else { return false };
-        if !self.memory.evicts {
-            return false;
-        }
-        2 * self.memory.items_of(class) < self.slots_of(class)
-    }
-
-    /// The number of rounds to wait for grace periods before an item is evicted.
-    fn rounds_of_grace(&self, need: Need) -> usize {
-        match need {
-            Need::Class(class) if self.memory.evicts && self.has_waiting(class) => OWN_GRACE_ROUNDS,
-            _ if self.waits_for_grace(need) => GRACE_ROUNDS,
-            _ => 0,
-        }
-    }
-
-    fn evict_for(&mut self, need: Need, now: &Now, swap: &mut Swap<'_>) {
-        let take = if self.memory.evicts { Take::Cold } else { Take::Dead };
-        match need {
-            Need::TooLarge => {}
-            Need::Class(class) => {
-                let target = self.eviction_step(class);
-                if self.evict_class(class, target, take, now, swap) == 0 && self.memory.evicts {
-                    self.take_page_from_others(class, now, swap);
-                }
-            }
-            Need::Large(bytes) => {
-                let kept = self.memory.kept_for_large.load(Ordering::Relaxed);
-                let needed = Large::charge(bytes + 8).saturating_sub(kept);
-                let freed = self.evict_large(needed, take, now, swap);
-                self.memory.awaited_by_large.fetch_add(freed, Ordering::Relaxed);
-                if freed < needed && self.memory.evicts {
-                    for _ in 0..(needed - freed).div_ceil(self.memory.page_bytes()) {
-                        self.evacuate_donor(self.memory.classes.count(), now, swap);
-                    }
-                }
-            }
-        }
-    }
-
-    fn has_budget_for(&mut self, bytes: usize) -> bool {
-        let needed = Large::charge(bytes + 8);
-        let unused = |memory: &Memory| {
-            memory.unused_for_large() + memory.kept_for_large.load(Ordering::Relaxed)
-        };
-        if unused(self.memory) < needed {
-            self.memory.discard_pages_for_large(needed - unused(self.memory));
-        }
-        unused(self.memory) >= needed
-    }
-
-    /// Sets a slot aside for the caller's next attempt. Under a limit of few pages, shared by many
-    /// classes and threads, all pages of the class may be owned by threads that do not run now;
-    /// `accepts_larger` then allows a slot of a larger class.
-    fn set_slot_aside(&mut self, class: usize, accepts_larger: bool) -> bool {
-        let mut slot = self.take_free_slot(class);
-        if slot.is_none() && accepts_larger {
-            let larger = class + 1..self.memory.classes.count();
-            slot = larger.into_iter().find_map(|class| self.take_slot_without_page(class));
-        }
-        self.replace_aside(class, slot)
-    }
-
-    /// As `set_slot_aside`, with a slot that only a walk of all pages finds.
-    fn set_stray_slot_aside(&mut self, class: usize) -> bool {
-        let slot = self.take_stray_slot(class);
-        self.replace_aside(class, slot)
-    }
-
-    fn replace_aside(&mut self, class: usize, slot: Option<ItemRef>) -> bool {
-        if let Some((_, unused)) = std::mem::replace(&mut self.aside, slot.map(|at| (class, at))) {
-            self.free_slot(unused);
-        }
-        slot.is_some()
-    }
-
     /// Advances the class's hand until `target` items are unlinked. Returns the number unlinked.
     pub(super) fn evict_class(
         &mut self,
@@ -319,7 +84,7 @@ impl Pool<'_> {
         let bound = match take {
             Take::Dead => slots.min(PATIENCE_SLOTS),
             // Where few items live, a second revolution would take items read a moment ago.
-            _ if self.waits_for_grace(Need::Class(class)) => slots,
+            _ if self.waits_for_grace(class) => slots,
             _ => 2 * slots,
         };
         let mut evicted = match take {
@@ -497,7 +262,12 @@ impl Pool<'_> {
     /// Frees memory for a page of class `receiver`, which has nothing to evict, or of any class
     /// (`usize::MAX`): evicts large items if these hold more memory than any other class, else
     /// empties a page of the class that holds most.
-    fn take_page_from_others(&mut self, receiver: usize, now: &Now, swap: &mut Swap<'_>) {
+    pub(super) fn take_page_from_others(
+        &mut self,
+        receiver: usize,
+        now: &Now,
+        swap: &mut Swap<'_>,
+    ) {
         let memory = self.memory;
         let classes = (0..memory.classes.count()).filter(|class| *class != receiver);
         let pages = classes.map(|class| memory.class_states[class].pages.load(Ordering::Relaxed));
@@ -512,7 +282,12 @@ impl Pool<'_> {
 
     /// Empties one page of the class that holds most pages, for class `receiver`, for large items
     /// (the number after the last class) or for any class (`usize::MAX`).
-    fn evacuate_donor(&mut self, receiver: usize, now: &Now, swap: &mut Swap<'_>) -> bool {
+    pub(super) fn evacuate_donor(
+        &mut self,
+        receiver: usize,
+        now: &Now,
+        swap: &mut Swap<'_>,
+    ) -> bool {
         let pages = |class: usize| self.memory.class_states[class].pages.load(Ordering::Relaxed);
         let classes = 0..self.memory.classes.count();
         let mut donors: Vec<_> = classes

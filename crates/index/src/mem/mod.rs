@@ -35,6 +35,7 @@ mod pin;
 mod pool;
 mod probation;
 mod retired;
+mod room;
 mod table;
 #[cfg(all(test, not(loom)))]
 mod tests;

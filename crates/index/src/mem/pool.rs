@@ -538,11 +538,10 @@ impl<'m> Pool<'m> {
         self.current[class].credit = credit;
     }
 
-    /// Whether an item of the class that this pool retired waits for its grace period.
-    pub(super) fn has_waiting(&self, class: usize) -> bool {
+    /// The items that this pool retired and whose memory was not freed yet.
+    pub(super) fn waiting_items(&self) -> impl Iterator<Item = ItemRef> {
         let bags = self.limbo.iter().map(|bag| &bag.retired).chain([&self.bag]);
-        let mut waiting = bags.flatten().filter_map(|retired| retired.as_item());
-        waiting.any(|item| !self.memory.is_large(item) && self.memory.place_of(item).1 == class)
+        bags.flatten().filter_map(|retired| retired.as_item())
     }
 
     /// Begins the grace period of what was retired, if it is at least `items` items.

@@ -388,6 +388,47 @@ fn a_scan_drives_out_what_clock_would_lose() {
 }
 
 #[cfg(not(miri))] // too many bytes for an interpreter
+#[cfg(all(target_os = "linux", not(miri)))] // where the system counts waits
+#[test]
+fn what_others_took_is_evicted_again_at_once() {
+    const LENGTH: usize = 150 << 10;
+    let voluntary_switches = || {
+        // SAFETY: a plain structure, which the call fills.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: `usage` outlives the call.
+        assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
+        usage.ru_nvcsw
+    };
+    let toy = Toy::new(2 << 20, 200 << 10, true, 64);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    assert!((0..32).all(|number| toy.set(&mut pool, &helper, number, LENGTH)));
+    assert!(toy.memory.budget.try_charge(toy.memory.unused_for_large()));
+    // Two items leave for this one, and more is free than it needs.
+    assert!(toy.set(&mut pool, &helper, 33, LENGTH + (30 << 10)));
+    let value = value(40, LENGTH + (30 << 10));
+    let layout = pool.item_layout(key(40).as_bytes(), &item_write(&value), 0, &NOW);
+    let layout = layout.expect("it fits a header");
+    let (mut evicted, mut slot) = (0, None);
+    let before = voluntary_switches();
+    while slot.is_none() {
+        match pool.reserve(layout) {
+            Ok(reserved) => slot = Some(reserved),
+            Err(shortage) => assert!(pool.make_room(shortage, None, &NOW, &mut |_, old, new| {
+                evicted += 1;
+                if evicted == 1 {
+                    // Another worker's item takes what was free, which the eviction counts on.
+                    let kept = toy.memory.kept_for_large.load(Ordering::Relaxed);
+                    assert!(kept > 0 && toy.memory.try_charge_large(kept));
+                }
+                toy.swap(old, new, &helper)
+            })),
+        }
+    }
+    let waits = voluntary_switches() - before;
+    assert!(evicted >= 2 && waits < 50, "{evicted} evictions, {waits} waits");
+    slot.into_iter().for_each(|slot| pool.give_back(slot));
+}
+
 #[test]
 fn large_items_leave_oldest_first() {
     let toy = Toy::new(8 << 20, 200 << 10, true, 400);
