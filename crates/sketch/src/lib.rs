@@ -5,12 +5,16 @@
 //! each of the last seconds, so that an old share is forgotten to the second. The server has a
 //! sketch of keys for each worker, a node of a cluster one of the ids that it owns.
 //!
+//! [`miss_ratio_curve`] estimates the misses of a cache with less or more memory.
+//!
 //! Invariants of this crate:
 //! 1. A way's total is the sum of its counts, and each inherited count is at most the count.
 //! 2. A name that is not in a full set was sampled at most as often as the set's smallest total.
 //! 3. Memory is fixed: [`SETS`] × [`WAYS`] names.
 
 #![forbid(unsafe_code)]
+
+pub mod miss_ratio_curve;
 
 /// Accesses per sample, on average.
 pub const ACCESSES_PER_SAMPLE: u32 = 16;
