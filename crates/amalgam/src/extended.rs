@@ -22,6 +22,9 @@ pub struct Extended {
     pub hash_power: Option<u32>,
     /// `eviction`: how the victims of eviction are chosen; `None` where it was not given.
     pub eviction: Option<Eviction>,
+    /// `mrc` or `no_mrc`: whether the miss ratio with other memory sizes is estimated; `None` where
+    /// neither was given.
+    pub estimates_misses: Option<bool>,
     /// `read_buf_mem_limit`: the limit in bytes of all connections' buffers; `None` for the
     /// default.
     pub buffer_bytes: Option<usize>,
@@ -105,6 +108,8 @@ pub fn parse(list: &str) -> anyhow::Result<Extended> {
                     format!("-o eviction: there is no policy '{given}'; use {names}")
                 })?);
             }
+            "mrc" => extended.estimates_misses = Some(true),
+            "no_mrc" => extended.estimates_misses = Some(false),
             "sock_cookie_id" => extended.socket_mark = Some(number()?).filter(|mark| *mark != 0),
             "read_buf_mem_limit" => {
                 let bytes = (number()? as usize) << 20;
@@ -164,6 +169,7 @@ mod tests {
         assert_eq!(extended.idle_timeout_seconds, Some(30));
         assert_eq!(extended.refuses_fast, Some(false));
         assert_eq!(parse("send_timeout=5").unwrap().send_timeout_seconds, Some(5));
+        assert_eq!(parse("no_mrc").unwrap().estimates_misses, Some(false));
         assert_eq!(extended.ignored, ["modern", "no_lru_crawler"]);
         assert!(extended.tunables.contains(&("lru_crawler".to_owned(), "no".to_owned())));
         let extended = parse("watcher_logbuf_size=8,temporary_ttl=240").unwrap();

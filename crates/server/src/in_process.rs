@@ -9,6 +9,7 @@ use crate::connections::protocol_state::ProtocolState;
 use crate::error::ServerError;
 use crate::metrics::counters::Counts;
 use crate::metrics::hot_keys::Sampler;
+use crate::metrics::miss_curve::AccessRecorder;
 use crate::net::output::Output;
 use crate::request::batch::Batch;
 use crate::request::context::BatchContext;
@@ -62,6 +63,7 @@ struct InProcessWorker<'s, S: Store + 's> {
     batch: Batch,
     counts: Counts,
     sampler: Sampler<'s>,
+    recorder: AccessRecorder<'s>,
 }
 
 impl<'s, S: Store> InProcessWorker<'s, S> {
@@ -72,6 +74,7 @@ impl<'s, S: Store> InProcessWorker<'s, S> {
             batch: Batch::default(),
             counts: Counts::default(),
             sampler: state.hot_keys.sampler(0),
+            recorder: AccessRecorder::new(state.miss_curve.as_ref()),
         }
     }
 
@@ -84,11 +87,17 @@ impl<'s, S: Store> InProcessWorker<'s, S> {
             index: &mut self.index,
             counts: &mut self.counts,
             sampler: &mut self.sampler,
+            recorder: &mut self.recorder,
             now,
             observer: Observer::new(self.state),
         };
         self.batch.run(&mut context, inputs.iter().copied(), slots);
         self.state.clock.end_batch(0);
+        if self.recorder.is_due() {
+            let counters = self.state.counters.of_worker(0);
+            counters.publish(&mut self.counts);
+            self.recorder.hand_over(counters, &now, || self.state.index.statistics());
+        }
         self.index.quiesce();
     }
 }
@@ -96,8 +105,12 @@ impl<'s, S: Store> InProcessWorker<'s, S> {
 #[cfg(test)]
 mod tests {
     use amalgam_index::mercury::Mercury;
+    use rand::SeedableRng;
+    use rand::rngs::SmallRng;
+    use rand_distr::{Distribution, Zipf};
 
     use super::*;
+    use crate::metrics::miss_curve::{Curve, Estimate, QUARTERS};
     use crate::request::batch::KEPT_BYTES;
 
     /// What cannot be answered is not parsed again and again.
@@ -141,6 +154,66 @@ mod tests {
             (consumed, protocol_state) = run(&input, usize::MAX, protocol_state);
         }
         assert_eq!((answered, consumed), (vec![3, 9, 21, 45, 93], input.len()));
+    }
+
+    /// A look-aside load: keys by Zipf's law, values of 100 to 1,600 bytes. Returns the miss ratio,
+    /// and what the server says of other sizes.
+    fn replay(memory_bytes: usize) -> (f64, Estimate) {
+        const KEYS: f64 = 400_000.0;
+        const BATCHES: usize = 24_000;
+        const BATCH: usize = 50;
+        let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()];
+        let max_item_bytes = 64 << 10;
+        let settings =
+            Settings { listen, threads: 1, memory_bytes, max_item_bytes, ..Settings::default() };
+        let server = Server::<Mercury>::open(settings, Configuration::default());
+        let server = server.expect("it opens");
+        let mut worker = InProcessWorker::new(server.state());
+        let zipf = Zipf::new(KEYS, 0.9).expect("a distribution");
+        let mut random = SmallRng::seed_from_u64(11);
+        let value = [b'v'; 1600];
+        let answer = |worker: &mut InProcessWorker<'_, Mercury>, input: &[u8]| {
+            let mut slots = [RequestSlot::new(ProtocolState::default(), Output::default())];
+            slots[0].output_limit_bytes = usize::MAX;
+            worker.run(&[input], &mut slots);
+            let [slot] = slots;
+            slot.output.bytes
+        };
+        let mut misses = 0;
+        for _ in 0..BATCHES {
+            let keys: Vec<_> = (0..BATCH).map(|_| zipf.sample(&mut random) as u64).collect();
+            let gets: String = keys.iter().map(|key| format!("mg {key:016}\r\n")).collect();
+            let answers = answer(&mut worker, gets.as_bytes());
+            let mut sets = Vec::new();
+            for (key, _) in keys.iter().zip(answers.chunks(4)).filter(|(_, hit)| *hit == b"EN\r\n")
+            {
+                misses += 1;
+                let bytes = 100 << (key * 7 % 5);
+                sets.extend_from_slice(format!("set {key:016} 0 0 {bytes} noreply\r\n").as_bytes());
+                sets.extend_from_slice(&value[..bytes]);
+                sets.extend_from_slice(b"\r\n");
+            }
+            assert!(answer(&mut worker, &sets).is_empty());
+            Mercury::maintain(&mut worker.index, &server.state().clock.now());
+        }
+        let ratio = f64::from(misses) / (BATCHES * BATCH) as f64;
+        (ratio, server.state().miss_curve.as_ref().expect("it is estimated").estimate())
+    }
+
+    #[test]
+    fn misses_with_other_memory_sizes_are_foretold() {
+        const MEMORY_BYTES: usize = 32 << 20;
+        let (present, estimate) = replay(MEMORY_BYTES);
+        let Curve::Known(estimated) = estimate.curve else { panic!("{estimate:?}") };
+        for (quarters, estimated) in QUARTERS.into_iter().zip(estimated) {
+            let truth = match quarters {
+                4 => present,
+                1 | 8 | 16 => replay(MEMORY_BYTES / 4 * quarters as usize).0,
+                // The others lie between these.
+                _ => continue,
+            };
+            assert!((estimated - truth).abs() < 0.01, "{quarters} quarters: {estimated}, {truth}");
+        }
     }
 
     /// Requests of a few bytes take many times as much while they are executed, each time in

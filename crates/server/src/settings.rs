@@ -78,6 +78,8 @@ pub struct Settings {
     pub evicts: bool,
     /// How the victims of eviction are chosen.
     pub eviction: Eviction,
+    /// Whether the miss ratio with other memory sizes is estimated.
+    pub estimates_misses: bool,
     /// Open connections, at most.
     pub max_connections: usize,
     /// Whether connections above the limit are refused with an error; otherwise they wait in the
@@ -144,6 +146,7 @@ impl Default for Settings {
             memory_bytes: 64 << 20,
             evicts: true,
             eviction: Eviction::default(),
+            estimates_misses: true,
             max_connections: 1024,
             refuses_fast: true,
             max_item_bytes: 1 << 20,

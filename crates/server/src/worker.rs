@@ -31,6 +31,7 @@ use crate::connections::slab::{ConnectionId, from_event_data, to_event_data};
 use crate::metrics::counters::{Counters, Counts};
 use crate::metrics::hot_keys::Sampler;
 use crate::metrics::latency::Stopwatch;
+use crate::metrics::miss_curve::AccessRecorder;
 use crate::net::registry::{CloseReason, ConnectionActivity};
 use crate::request::batch::Batch;
 use crate::request::context::BatchContext;
@@ -99,6 +100,7 @@ pub struct Worker<'s, S: Store + 's> {
     sampler: Sampler<'s>,
     /// Connections whose answers have come; empty between calls.
     answered: Vec<u64>,
+    recorder: AccessRecorder<'s>,
     /// Bytes of output from which on a connection of the current batch waits.
     output_limit_bytes: usize,
     /// The server's second at the last batch or tick.
@@ -146,6 +148,7 @@ impl<'s, S: Store> Worker<'s, S> {
             stopwatch: Stopwatch::default(),
             sampler: state.hot_keys.sampler(number),
             answered: Vec::new(),
+            recorder: AccessRecorder::new(state.miss_curve.as_ref()),
             output_limit_bytes: MAX_OUTPUT_BYTES,
             seconds,
             last_tick_seconds: seconds,
@@ -207,6 +210,9 @@ impl<'s, S: Store> Worker<'s, S> {
             if !guard.ready.is_empty() {
                 guard.reactor.wake();
             }
+        }
+        if self.recorder.is_due() {
+            self.hand_over_accesses();
         }
         self.index.quiesce();
         Ok(has_more)
@@ -418,6 +424,7 @@ impl<'s, S: Store> Worker<'s, S> {
             index: &mut self.index,
             counts: &mut self.counts,
             sampler: &mut self.sampler,
+            recorder: &mut self.recorder,
             now: self.state.clock.begin_batch(self.number),
             observer: Observer::new(self.state),
         };
@@ -444,6 +451,7 @@ impl<'s, S: Store> Worker<'s, S> {
             index: &mut self.index,
             counts: &mut self.counts,
             sampler: &mut self.sampler,
+            recorder: &mut self.recorder,
             now,
             observer: Observer::new(self.state),
         };
@@ -646,6 +654,7 @@ impl<'s, S: Store> Worker<'s, S> {
         (self.seconds, self.last_tick_seconds) = (seconds, seconds);
         self.spare.truncate(SPARE_BUFFERS / 8);
         self.spare_bytes = self.spare.iter().map(Vec::capacity).sum();
+        self.hand_over_accesses();
         self.resume(guard, seconds);
         self.close_stalled(guard, seconds);
         self.state.relieve_buffers(false, seconds);
@@ -661,6 +670,13 @@ impl<'s, S: Store> Worker<'s, S> {
             self.counters().idle_kicks.add(1);
             self.close_because(guard, id, CloseReason::IdleTimeout);
         }
+    }
+
+    /// Hands what was sampled to the simulation of other memory sizes.
+    fn hand_over_accesses(&mut self) {
+        let state = self.state;
+        let statistics = || state.index.statistics();
+        self.recorder.hand_over(self.counters(), &state.clock.now(), statistics);
     }
 
     /// Closes the connections whose answers stood still for longer than the send timeout.

@@ -159,6 +159,56 @@ fn hot_keys_are_listed_for_clients_and_for_the_operator() {
 }
 
 #[test]
+fn misses_with_other_memory_sizes_are_shown_once_enough_was_read() {
+    let server = Running::start(with_admin());
+    let mut client = server.connect();
+    client.send("stats mrc\r\n");
+    assert!(client.until("END\r\n").contains("STAT mrc:state too_few_requests\r\n"));
+    assert!(!get(&server, "/metrics").1.contains("amalgam_mrc_miss_ratio"));
+    // Half of the keys are stored, and each is read twice: one read in two misses, whatever the
+    // memory.
+    for start in (0..160_000).step_by(1000) {
+        let keys = start..start + 1000;
+        let set = |key: i32| format!("set k{key} 0 0 1 noreply\r\nx\r\n");
+        let mg = |key: i32| format!("mg k{key}\r\n").repeat(2);
+        let sets: String = keys.clone().step_by(2).map(set).collect();
+        let reads: String = keys.map(mg).collect();
+        client.send(format!("{sets}{reads}"));
+        client.expect("HD\r\nHD\r\nEN\r\nEN\r\n".repeat(500));
+    }
+    client.send("stats mrc\r\n");
+    let shown = client.until("END\r\n");
+    let value = |name: &str| -> f64 {
+        let value = shown.lines().find_map(|line| line.strip_prefix("STAT ")?.strip_prefix(name));
+        value.unwrap_or_else(|| panic!("no {name}: {shown}")).trim().parse().expect("a number")
+    };
+    assert!(shown.contains("STAT mrc:state ready\r\n"), "{shown}");
+    for size in ["1/4", "1/2", "3/4", "1", "3/2", "2", "3", "4"] {
+        let ratio = value(&format!("mrc:{size}:miss_ratio"));
+        assert!((ratio - 0.5).abs() < 0.01, "{shown}");
+    }
+    assert!(value("mrc:sampled_keys") > 100.0 && value("mrc:rate") < 0.1, "{shown}");
+    let metrics = get(&server, "/metrics").1;
+    assert!((sample(&metrics, "amalgam_mrc_miss_ratio{memory=\"0.25\"}") - 0.5).abs() < 0.01);
+    assert!(get(&server, "/api/status").1.contains("\"state\":\"ready\""));
+    client.talk("stats reset\r\n", "RESET\r\n");
+    client.send("stats mrc\r\n");
+    assert!(client.until("END\r\n").contains("STAT mrc:state too_few_requests\r\n"));
+}
+
+#[test]
+fn misses_with_other_memory_sizes_are_not_estimated_if_nobody_wants_that() {
+    for settings in [
+        Settings { estimates_misses: false, ..with_admin() },
+        Settings { evicts: false, ..with_admin() },
+    ] {
+        let server = Running::start(settings);
+        server.connect().talk("get a\r\nstats mrc\r\n", "END\r\nERROR\r\n");
+        assert!(!get(&server, "/metrics").1.contains("_mrc_"));
+    }
+}
+
+#[test]
 fn hot_keys_are_hidden_if_keys_may_not_be_listed() {
     let server = Running::start(Settings { allows_dump: false, ..with_admin() });
     let mut client = server.connect();

@@ -31,7 +31,7 @@ pub const MOST_KEYS: usize = 16_000;
 
 /// At first one key in `1 << FIRST_SHIFT` is sampled: requests of sampled keys cost several times
 /// as much as others, so that more would slow a server down.
-const FIRST_SHIFT: u32 = 6;
+const FIRST_SHIFT: u32 = 7;
 
 /// Fewer sampled reads than this say nothing.
 const LEAST_READS: f64 = 2000.0;
@@ -328,10 +328,10 @@ impl MissRatioCurve {
             AccessKind::Store(item) => match found {
                 Some(at) => {
                     let entry = &mut self.entries[usize::from(at)];
-                    let held = entry.held;
                     if !std::mem::take(&mut entry.is_missed) {
                         entry.recent = 0;
-                        self.unlink(at, held);
+                        let older = self.with_later_items(at);
+                        self.unlink(at, older);
                     }
                     let lacking = !self.entries[usize::from(at)].held;
                     self.set_expiry(at, item);
@@ -440,6 +440,13 @@ impl MissRatioCurve {
                 self.evict(size);
             }
         }
+    }
+
+    /// The caches that hold an entry and have put others behind it since.
+    fn with_later_items(&self, at: u16) -> u8 {
+        let entry = &self.entries[usize::from(at)];
+        let later = bits(entry.held).filter(|size| entry.links[*size].next != NONE);
+        later.fold(0, |sizes, size| sizes | 1 << size)
     }
 
     /// Appends an entry to its queue in each of these caches, which do not hold it.

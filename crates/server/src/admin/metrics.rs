@@ -5,6 +5,7 @@ use std::fmt::{Display, Write};
 
 use super::snapshot::Snapshot;
 use crate::metrics::latency::{BOUNDS_NS, COMMANDS, Histogram};
+use crate::metrics::miss_curve::{Curve, QUARTERS};
 
 /// The media type of the text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -21,6 +22,7 @@ pub fn render(snapshot: &Snapshot) -> String {
     memory(&mut text, snapshot);
     classes(&mut text, snapshot);
     index(&mut text, snapshot);
+    miss_curve(&mut text, snapshot);
     text.0
 }
 
@@ -317,6 +319,19 @@ fn index(text: &mut MetricsText, snapshot: &Snapshot) {
     }
     let help = "Sampled buckets of at least two items whose head item is hot.";
     text.gauge("amalgam_index_sampled_hot_heads", help, index.hot_heads);
+}
+
+fn miss_curve(text: &mut MetricsText, snapshot: &Snapshot) {
+    let Some(estimate) = &snapshot.miss_curve else { return };
+    let help = "Sampled reads that the miss ratios follow from; older ones count less.";
+    text.gauge("amalgam_mrc_sampled_requests", help, estimate.sampled_reads.round());
+    let Curve::Known(miss_ratios) = estimate.curve else { return };
+    let name = "amalgam_mrc_miss_ratio";
+    let help = "Estimated miss ratio of gets if the memory limit were multiplied by this.";
+    text.family(name, "gauge", help);
+    for (quarters, ratio) in QUARTERS.iter().zip(miss_ratios) {
+        text.sample(name, &[("memory", &(f64::from(*quarters) / 4.0))], ratio);
+    }
 }
 
 #[cfg(test)]

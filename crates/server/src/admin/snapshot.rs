@@ -7,6 +7,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::metrics::counters::Counts;
 use crate::metrics::latency::{COMMANDS, Histogram};
+use crate::metrics::miss_curve::{Estimate, MissCurve};
 use crate::report::general::cpu_seconds;
 use crate::state::server_state::ServerState;
 
@@ -49,6 +50,8 @@ pub struct Snapshot {
     pub buffer_bytes: usize,
     /// The index's statistics.
     pub index: Statistics,
+    /// What is known of the miss ratio with other memory sizes; None if it is not estimated.
+    pub miss_curve: Option<Estimate>,
     /// Latency histograms in the order of [`COMMANDS`].
     pub durations: [Histogram; COMMANDS.len()],
 }
@@ -79,6 +82,7 @@ impl Snapshot {
             memory_limit_bytes: state.memory_limit(),
             buffer_bytes: state.buffers.total_bytes(),
             index: state.index.statistics(),
+            miss_curve: state.miss_curve.as_ref().map(MissCurve::estimate),
             durations,
         }
     }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::history::History;
 use super::snapshot::Snapshot;
+use crate::metrics::miss_curve::{Curve, QUARTERS, state_name};
 use crate::state::server_state::ServerState;
 use crate::uri::uri_encoded;
 
@@ -70,6 +71,20 @@ fn of_snapshot(snapshot: &Snapshot) -> Map<String, Value> {
             "get_misses": counts.get_misses,
         }),
     );
+    if let Some(estimate) = &snapshot.miss_curve {
+        let miss_ratios = match estimate.curve {
+            Curve::Known(ratios) => json!(ratios),
+            _ => Value::Null,
+        };
+        put(
+            "mrc",
+            json!({
+                "state": state_name(&estimate.curve),
+                "memory": QUARTERS.map(|quarters| f64::from(quarters) / 4.0),
+                "miss_ratios": miss_ratios,
+            }),
+        );
+    }
     put(
         "connections",
         json!({

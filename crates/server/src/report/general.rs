@@ -1,4 +1,4 @@
-//! `stats` without arguments, `stats engine` and `stats hotkeys`.
+//! `stats` without arguments, `stats engine`, `stats hotkeys` and `stats mrc`.
 
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
@@ -7,6 +7,7 @@ use amalgam_index::Store;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::compat::MEMCACHED_VERSION;
+use crate::metrics::miss_curve::{Curve, MissCurve, QUARTERS, state_name};
 use crate::state::server_state::ServerState;
 use crate::uri::uri_encoded;
 
@@ -230,5 +231,20 @@ pub fn hot_keys<S: Store>(state: &ServerState<S>, stat: &mut StatSink<'_>) {
     for hot in state.hot_keys.hottest(state.clock.seconds()) {
         let value = format_args!("{:.6} {:.6}", hot.share, hot.error);
         stat(&uri_encoded(&hot.key), &value);
+    }
+}
+
+/// Reports `stats mrc`: the miss ratio with a quarter to four times the memory.
+pub fn miss_curve(curve: &MissCurve, stat: &mut StatSink<'_>) {
+    /// As fractions of the present memory, in the order of [`QUARTERS`].
+    const NAMES: [&str; QUARTERS.len()] = ["1/4", "1/2", "3/4", "1", "3/2", "2", "3", "4"];
+    let estimate = curve.estimate();
+    stat("mrc:state", &state_name(&estimate.curve));
+    stat("mrc:rate", &format_args!("{:.6}", estimate.rate));
+    stat("mrc:sampled_keys", &estimate.sampled_keys);
+    stat("mrc:requests", &format_args!("{:.0}", estimate.sampled_reads));
+    let Curve::Known(miss_ratios) = estimate.curve else { return };
+    for (name, ratio) in NAMES.iter().zip(miss_ratios) {
+        stat(&format!("mrc:{name}:miss_ratio"), &format_args!("{ratio:.4}"));
     }
 }

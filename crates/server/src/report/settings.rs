@@ -69,6 +69,7 @@ pub fn settings<S: Store>(state: &ServerState<S>, stat: &mut StatSink<'_>) {
     stat("send_timeout", &state.settings.send_timeout_seconds);
     stat("engine", &S::NAME);
     stat("eviction", &state.settings.eviction.name());
+    stat("mrc", &yes(state.miss_curve.is_some()));
     stat("amalgam_version", &env!("CARGO_PKG_VERSION"));
 }
 

@@ -5,6 +5,7 @@ use amalgam_op::Now;
 
 use crate::metrics::counters::Counts;
 use crate::metrics::hot_keys::Sampler;
+use crate::metrics::miss_curve::AccessRecorder;
 use crate::request::observer::Observer;
 use crate::state::server_state::ServerState;
 
@@ -20,6 +21,8 @@ pub struct BatchContext<'t, 's, S: Store + 's> {
     pub counts: &'t mut Counts,
     /// Samples the accessed keys.
     pub sampler: &'t mut Sampler<'s>,
+    /// Samples the requests that the miss curve is estimated from.
+    pub recorder: &'t mut AccessRecorder<'s>,
     /// The time of the batch, sampled after its requests were received.
     pub now: Now,
     /// Reports each request to watchers and prefix counts; None if neither is active.

@@ -213,7 +213,11 @@ fn push_read<'i, S: Store>(
 ) {
     let seed = context.state.index.seed();
     for key in keys {
-        stage.keys.push(Key::new(key, seed));
+        let key = Key::new(key, seed);
+        if context.recorder.is_sampled(key.hash()) {
+            stage.push_sampled();
+        }
+        stage.keys.push(key);
     }
     let keys_end = stage.keys.len() as u32;
     stage.reads.push(ReadRequest { answer, span, keys_end, left_out: LeftOut::default() });

@@ -320,7 +320,11 @@ pub fn execute_reads<S: Store>(
         answers.first = keys.start;
         let done = context.index.get_batch(&stage.keys[keys.clone()], &now, &mut answers);
         position = keys.start + done;
-        context.sampler.record(&stage.keys[keys.start..position], now.seconds);
+        let read = &stage.keys[keys.start..position];
+        context.sampler.record(read, now.seconds);
+        if !stage.sampled.is_empty() {
+            record(context, stage, keys.start..position);
+        }
         let mut verb = Verb::Get(Get::default());
         if answers.progress.stop == Stop::MustApply {
             answers.progress.stop = Stop::Not;
@@ -349,6 +353,21 @@ pub fn execute_reads<S: Store>(
     context.counts.get_misses += answers.misses;
     context.counts.get_expired += answers.expired;
     context.counts.get_flushed += answers.flushed;
+}
+
+/// Records the reads of the sampled keys at these positions of the stage.
+#[cold]
+fn record<S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    stage: &BatchStage<'_>,
+    read: std::ops::Range<usize>,
+) {
+    for position in &stage.sampled {
+        if read.contains(&(*position as usize)) {
+            let key = &stage.keys[*position as usize];
+            context.recorder.read(key, context.index, &context.now);
+        }
+    }
 }
 
 /// Answers the key at a position by an operation, as its item has to change for it: such as one

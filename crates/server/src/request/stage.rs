@@ -97,6 +97,8 @@ pub enum Operation<'t> {
 pub struct BatchStage<'t> {
     /// The keys of all reads, in the order of the reads.
     pub keys: Vec<Key<'t>>,
+    /// The positions in `keys` of those whose reads are recorded for the miss ratio curve.
+    pub sampled: Vec<u32>,
     /// The reads, executed first.
     pub reads: Vec<ReadRequest<'t>>,
     /// The other requests, executed after the reads.
@@ -115,6 +117,7 @@ impl BatchStage<'_> {
     pub fn bytes(&self) -> usize {
         size_of::<Self>()
             + self.keys.capacity() * size_of::<Key<'_>>()
+            + self.sampled.capacity() * size_of::<u32>()
             + self.reads.capacity() * size_of::<ReadRequest<'_>>()
             + self.writes.capacity() * size_of::<WriteRequest<'_>>()
     }
@@ -123,9 +126,16 @@ impl BatchStage<'_> {
     pub fn recycle<'u>(self) -> BatchStage<'u> {
         BatchStage {
             keys: recycle(self.keys),
+            sampled: recycle(self.sampled),
             reads: recycle(self.reads),
             writes: recycle(self.writes),
         }
+    }
+
+    /// Notes that the next key is sampled.
+    #[cold]
+    pub fn push_sampled(&mut self) {
+        self.sampled.push(self.keys.len() as u32);
     }
 
     /// Whether the stage holds no request.

@@ -9,7 +9,7 @@ use amalgam_protocol::{Arguments, Problem, Reply};
 use crate::compat::slab_classes::CLASSES;
 use crate::connections::item_dump::ItemDump;
 use crate::report::connections::conns;
-use crate::report::general::{engine, general, hot_keys};
+use crate::report::general::{engine, general, hot_keys, miss_curve};
 use crate::report::settings::settings;
 use crate::report::slabs::{items, slabs};
 use crate::request::context::BatchContext;
@@ -48,6 +48,7 @@ pub fn run<S: Store>(
         Some(b"items") => items(state, &mut stat),
         Some(b"slabs") => slabs(state, &mut stat),
         Some(b"hotkeys") if state.settings.allows_dump => hot_keys(state, &mut stat),
+        Some(b"mrc") if let Some(curve) = &state.miss_curve => miss_curve(curve, &mut stat),
         Some(b"engine") => engine(state, &mut stat),
         Some(b"sizes") if state.tunables.is_on("track_sizes") && is_dumpable => {
             slot.protocol_state.dump = Some(ItemDump::sizes());

@@ -79,6 +79,9 @@ fn execute_apply<S: Store>(
     if sink.is_later {
         return wait_for(context, slot, &op, (start, 0));
     }
+    if context.recorder.is_sampled(hash) {
+        context.recorder.operation(&op, &outcome, context.index, &context.now);
+    }
     context.sampler.record(&[key], context.now.seconds);
     apply.reply.outcome(&mut slot.output.bytes, &outcome, &context.now);
     count_operation(context.counts, &op.verb, &outcome);
@@ -142,6 +145,9 @@ fn execute_each<S: Store>(
             }
             slot.ahead = None;
             return;
+        }
+        if context.recorder.is_sampled(op.key.hash()) {
+            context.recorder.operation(&op, &outcome, context.index, &context.now);
         }
         context.sampler.record(&[op.key], context.now.seconds);
         if let Outcome::Unavailable | Outcome::Unknown = outcome {

@@ -19,6 +19,7 @@ use crate::connections::reactor::Reactor;
 use crate::metrics::counters::AllCounters;
 use crate::metrics::hot_keys::HotKeys;
 use crate::metrics::latency::Latencies;
+use crate::metrics::miss_curve::MissCurve;
 use crate::metrics::prefixes::Prefixes;
 use crate::net::registry::{Closable, ConnectionRegistry};
 use crate::net::sockets::ListenerInfo;
@@ -72,6 +73,9 @@ pub struct ServerState<S> {
     pub counters: AllCounters,
     /// The most accessed keys.
     pub hot_keys: HotKeys,
+    /// The miss ratio with other memory sizes; None if nothing is evicted, the operator does not
+    /// want it, or the items are on other machines.
+    pub miss_curve: Option<MissCurve>,
     /// How long commands take; one entry for each worker.
     pub latencies: Box<[Latencies]>,
     /// The workers' connections; one reactor for each worker.
@@ -142,6 +146,8 @@ impl<S: Store> ServerState<S> {
             None => None,
             Some(tls) => Some(ServerTls::open(tls, clock.seconds()).map_err(io::Error::other)?),
         };
+        let estimates_misses =
+            settings.estimates_misses && settings.evicts && engine_controls.is_some();
         Ok(Self {
             limits,
             index,
@@ -160,6 +166,7 @@ impl<S: Store> ServerState<S> {
             statistics_baseline: Mutex::default(),
             counters: AllCounters::new(threads),
             hot_keys: HotKeys::new(threads),
+            miss_curve: estimates_misses.then(|| MissCurve::new(settings.memory_bytes)),
             latencies: (0..threads).map(|_| Latencies::default()).collect(),
             reactors: (0..threads).map(|_| Reactor::new()).collect::<io::Result<_>>()?,
             datagram_sockets: parts.datagram_sockets,
@@ -265,6 +272,7 @@ impl<S: Store> ServerState<S> {
         self.counters.reset();
         self.prefixes.clear();
         self.crawler.reset();
+        self.miss_curve.iter().for_each(MissCurve::forget_reads);
         let now = self.index.statistics();
         *self.statistics_baseline.lock().ignore_poison() = now;
     }

@@ -326,6 +326,16 @@ function memory(status) {
   }
 }
 
+// What twice and half of the memory would change, or nothing while it is not known.
+function foretold(mrc) {
+  if (!mrc?.miss_ratios) return "";
+  const ratio = (memory) => mrc.miss_ratios[mrc.memory.indexOf(memory)];
+  if (!(ratio(1) > 0)) return "";
+  const [saved, added] = [1 - ratio(2) / ratio(1), ratio(0.5) / ratio(1) - 1];
+  return `Twice the memory would save ${percent(saved, 0)} of the misses; `
+    + `half of it would add ${percent(added, 0)}.`;
+}
+
 function tiles(status) {
   const history = status.history;
   byId("rate").textContent = short(latest(history.commands_per_second));
@@ -336,6 +346,7 @@ function tiles(status) {
   byId("items").textContent = short(status.index.items);
   byId("evictions").textContent = `${short(latest(history.evictions_per_second))} evictions a second`;
   byId("memory").textContent = bytes(status.memory.used);
+  byId("mrc").textContent = foretold(status.mrc);
   byId("limit").textContent = `of ${bytes(status.memory.limit)}`;
   byId("connections").textContent = short(status.connections.open);
   byId("connection-limit").textContent = `of ${short(status.connections.limit)}`

@@ -1,0 +1,247 @@
+//! The miss ratio with less or more memory, estimated while the server runs (`stats mrc`).
+//!
+//! Workers choose requests by the hashes of their keys and keep them in buffers of their own. At
+//! the end of a turn, a worker whose buffer is full drives the simulation of
+//! [`amalgam_sketch::miss_ratio_curve`] with it.
+//!
+//! Invariants:
+//! 1. A worker never waits: while another uses the simulation, its buffer grows, to
+//!    [`MOST_ACCESSES`] at most; further requests are not recorded.
+//! 2. Memory is fixed: [`MissRatioCurve::most_bytes`], and a buffer for each worker.
+
+use std::ops::ControlFlow;
+use std::sync::{Mutex, TryLockError};
+
+use amalgam_index::{Found, Sink, Statistics, Worker};
+use amalgam_op::{IgnorePoison, Key, Now, Op, Outcome, StoreMode, Verb};
+use amalgam_sketch::miss_ratio_curve::{Access, AccessKind, MissRatioCurve};
+
+use crate::metrics::counters::Counters;
+
+pub use amalgam_sketch::miss_ratio_curve::{Curve, Estimate, QUARTERS, SampledItem};
+
+/// Sampled requests that a worker keeps before it hands them to the simulation.
+const KEPT_ACCESSES: usize = 64;
+
+/// Sampled requests that a worker keeps, at most.
+const MOST_ACCESSES: usize = 1024;
+
+/// The memory of the items is looked at once a second, and after this many sampled requests.
+const ACCESSES_PER_RESIZE: usize = 2048;
+
+/// Memory that an item takes beyond its key and its value in bytes, about: header, link, optional
+/// fields, and the rounding of a short item to its size class.
+const ITEM_BYTES: u64 = 24;
+
+/// The part of its memory that a cache fills with items, before it shows.
+const USUAL_DENSITY: f64 = 0.9;
+
+/// The density shows from this many items on.
+const LEAST_ITEMS: u64 = 1000;
+
+/// The part of the memory that is in use in a cache that evicts, at least.
+const FULL: f64 = 0.95;
+
+/// The simulation that all workers share.
+pub struct MissCurve(Mutex<Shared>);
+
+struct Shared {
+    curve: MissRatioCurve,
+    /// The flush generation of the simulated items.
+    generation: u8,
+    /// When the memory of the items was looked at.
+    resized_seconds: u32,
+    accesses_since: usize,
+}
+
+impl MissCurve {
+    /// A simulation of a cache with this memory limit.
+    pub fn new(memory_bytes: usize) -> Self {
+        let curve = MissRatioCurve::new(USUAL_DENSITY * memory_bytes as f64);
+        let shared = Shared { curve, generation: 0, resized_seconds: 0, accesses_since: 0 };
+        Self(Mutex::new(shared))
+    }
+
+    /// What the simulation says. Locks it.
+    pub fn estimate(&self) -> Estimate {
+        self.0.lock().ignore_poison().curve.estimate()
+    }
+
+    /// Forgets all reads, but no items. Locks the simulation.
+    pub fn forget_reads(&self) {
+        self.0.lock().ignore_poison().curve.forget_reads();
+    }
+}
+
+/// The bytes of items, as sampled items are measured, that fit an index's memory limit; None while
+/// it has few items.
+fn item_capacity(index: &Statistics) -> Option<f64> {
+    let memory = &index.memory;
+    let limit = memory.limit as f64;
+    if index.items < LEAST_ITEMS {
+        return None;
+    }
+    // The engine counts a header of 8 bytes as part of an item.
+    let items = memory.items + index.items * (ITEM_BYTES - 8);
+    // Free slots are to be filled, unless the index evicts: it then always has some.
+    let is_full = memory.used as f64 > FULL * limit;
+    let unused = if is_full { 0 } else { memory.losses.free_slots };
+    Some(items as f64 / memory.used.saturating_sub(unused).max(1) as f64 * limit)
+}
+
+/// One worker's part: its choice of requests, and those that the simulation has not seen yet.
+pub struct AccessRecorder<'s> {
+    /// None if nothing is simulated.
+    curve: Option<&'s MissCurve>,
+    /// Keys with hashes below this are sampled; 0 if nothing is simulated.
+    threshold: u64,
+    accesses: Vec<Access>,
+    /// The worker's hits and misses when it last handed them over.
+    hits: u64,
+    misses: u64,
+}
+
+impl<'s> AccessRecorder<'s> {
+    /// The recorder of a worker.
+    pub fn new(curve: Option<&'s MissCurve>) -> Self {
+        let threshold = curve.map_or(0, |curve| curve.0.lock().ignore_poison().curve.threshold());
+        Self { curve, threshold, accesses: Vec::new(), hits: 0, misses: 0 }
+    }
+
+    /// Whether requests for the key with this hash are to be recorded.
+    #[inline]
+    pub fn is_sampled(&self, hash: u64) -> bool {
+        hash < self.threshold
+    }
+
+    /// Records a read of a sampled key. Asks the index again: its first answer went to the client,
+    /// and to look at all answers would cost more than to repeat few.
+    #[cold]
+    pub fn read(&mut self, key: &Key<'_>, index: &mut impl Worker, now: &Now) {
+        let kind = find(key, index, now).map_or(AccessKind::Miss, AccessKind::Hit);
+        self.push(key.hash(), kind);
+    }
+
+    fn push(&mut self, hash: u64, kind: AccessKind) {
+        if self.accesses.len() < MOST_ACCESSES {
+            self.accesses.push(Access { hash, kind });
+        }
+    }
+
+    /// Records an operation on a sampled key.
+    #[cold]
+    pub fn operation(
+        &mut self,
+        op: &Op<'_>,
+        outcome: &Outcome,
+        index: &mut impl Worker,
+        now: &Now,
+    ) {
+        let hash = op.key.hash();
+        match (op.verb, outcome) {
+            (Verb::Get(_), Outcome::Hit(hit)) if hit.created => {
+                self.push(hash, AccessKind::Miss);
+                let item = find(&op.key, index, now).unwrap_or_default();
+                self.push(hash, AccessKind::Store(item));
+            }
+            (Verb::Get(_), Outcome::Hit(_)) => self.read(&op.key, index, now),
+            (Verb::Get(_), Outcome::NotFound) => self.push(hash, AccessKind::Miss),
+            // An append does not say which expiry the item keeps; its next read does.
+            (Verb::Store(store), Outcome::Stored(written))
+                if !matches!(store.mode, StoreMode::Append | StoreMode::Prepend) =>
+            {
+                let expiry = amalgam_op::Expiry::from_client(store.expiry, now);
+                let bytes = op.key.bytes().len() + written.value_bytes;
+                self.push(hash, AccessKind::Store(sampled_item(bytes, expiry)));
+            }
+            (Verb::Delete(_), Outcome::Deleted) => self.push(hash, AccessKind::Delete),
+            // The server removes what a set without memory meant to replace.
+            (Verb::Store(store), Outcome::OutOfMemory | Outcome::TooLarge)
+                if store.mode == StoreMode::Set && store.compare.is_none() =>
+            {
+                self.push(hash, AccessKind::Delete);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the buffer is full enough to be handed over.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.accesses.len() >= KEPT_ACCESSES
+    }
+
+    /// Hands what was recorded to the simulation, with the hits and misses that the worker counted
+    /// since the last time, unless another thread uses it. `statistics` are those of the index.
+    #[cold]
+    pub fn hand_over(
+        &mut self,
+        counters: &Counters,
+        now: &Now,
+        statistics: impl FnOnce() -> Statistics,
+    ) {
+        let Some(curve) = self.curve else { return };
+        let mut shared = match curve.0.try_lock() {
+            Ok(shared) => shared,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if now.generations_behind(shared.generation) > 0 {
+            shared.generation = now.generation;
+            shared.curve.forget_items();
+        }
+        shared.curve.advance(now.seconds);
+        shared.accesses_since += self.accesses.len();
+        self.accesses.drain(..).for_each(|access| shared.curve.access(access));
+        let (hits, misses) = (counters.get_hits.get(), counters.get_misses.get());
+        let missed = misses.wrapping_sub(self.misses);
+        shared.curve.count(hits.wrapping_sub(self.hits).wrapping_add(missed), missed);
+        (self.hits, self.misses) = (hits, misses);
+        let is_due = shared.resized_seconds != now.seconds;
+        if is_due || shared.accesses_since >= ACCESSES_PER_RESIZE {
+            shared.resized_seconds = now.seconds;
+            shared.accesses_since = 0;
+            if let Some(bytes) = item_capacity(&statistics()) {
+                shared.curve.resize(bytes);
+            }
+        }
+        self.threshold = shared.curve.threshold();
+    }
+}
+
+/// What a read of a key finds.
+fn find(key: &Key<'_>, index: &mut impl Worker, now: &Now) -> Option<SampledItem> {
+    let mut found = FoundItem(None);
+    index.get_batch(&[*key], now, &mut found);
+    found.0
+}
+
+/// Takes the length and the expiry of an item.
+struct FoundItem(Option<SampledItem>);
+
+impl Sink for FoundItem {
+    fn hit(&mut self, _: usize, found: &Found<'_>) -> ControlFlow<()> {
+        let item = &found.item;
+        self.0 = Some(sampled_item(item.key.len() + item.value.len(), item.expiry));
+        ControlFlow::Continue(())
+    }
+
+    fn miss(&mut self, _: usize) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// The word for a state of the curve in reports.
+pub fn state_name(curve: &Curve) -> &'static str {
+    match curve {
+        Curve::TooFew => "too_few_requests",
+        Curve::Unfit => "unfit",
+        Curve::Known(_) => "ready",
+    }
+}
+
+/// An item with this many bytes of key and value, as the simulation sees it.
+fn sampled_item(bytes: usize, expiry: amalgam_op::Expiry) -> SampledItem {
+    let bytes = bytes as u64 + ITEM_BYTES;
+    SampledItem { bytes: bytes.min(u64::from(u32::MAX)) as u32, expiry_seconds: expiry.0 }
+}
