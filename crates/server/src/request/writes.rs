@@ -76,13 +76,14 @@ fn execute_apply<S: Store>(
     let before = lookup_before(context, &op.key);
     let mut sink = SingleAnswer::new(&apply.reply, &mut *slot, &context.now, (start, 0));
     let outcome = context.index.apply(&op, &context.now, &mut sink);
-    if sink.is_later {
+    // Engines have no late answers: this is nothing for them.
+    if sink.is_later && context.index.late_answers().is_some() {
         return wait_for(context, slot, &op, (start, 0));
     }
     if context.recorder.is_sampled(hash) {
         context.recorder.operation(&op, &outcome, context.index, &context.now);
     }
-    context.sampler.record(&[key], context.now.seconds);
+    context.sampler.record(std::slice::from_ref(&op.key), context.now.seconds);
     apply.reply.outcome(&mut slot.output.bytes, &outcome, &context.now);
     count_operation(context.counts, &op.verb, &outcome);
     if let Some(observer) = &context.observer {
@@ -135,7 +136,7 @@ fn execute_each<S: Store>(
         let place = (span.start, number);
         let mut sink = SingleAnswer::new(&each.reply, &mut *slot, &context.now, place);
         let outcome = context.index.apply(&op, &context.now, &mut sink);
-        if sink.is_later {
+        if sink.is_later && context.index.late_answers().is_some() {
             wait_for(context, slot, &op, place);
             for (number, key) in each.keys.enumerate().skip(number + 1) {
                 let op = Op { key: Key::new(key, context.state.index.seed()), verb };
@@ -149,7 +150,7 @@ fn execute_each<S: Store>(
         if context.recorder.is_sampled(op.key.hash()) {
             context.recorder.operation(&op, &outcome, context.index, &context.now);
         }
-        context.sampler.record(&[op.key], context.now.seconds);
+        context.sampler.record(std::slice::from_ref(&op.key), context.now.seconds);
         if let Outcome::Unavailable | Outcome::Unknown = outcome {
             let is_known = outcome == Outcome::Unavailable;
             let problem = if is_known { Problem::UNAVAILABLE } else { Problem::OUTCOME_UNKNOWN };
