@@ -59,9 +59,9 @@ mod engine;
 #[cfg(not(loom))]
 mod engines;
 pub mod hotring;
-#[cfg(not(loom))]
 mod late;
 pub mod maintenance;
+#[cfg(not(loom))]
 mod map;
 pub mod mem;
 pub mod memc3;
