@@ -387,7 +387,6 @@ fn a_scan_drives_out_what_clock_would_lose() {
     }
 }
 
-#[cfg(not(miri))] // too many bytes for an interpreter
 #[cfg(all(target_os = "linux", not(miri)))] // where the system counts waits
 #[test]
 fn what_others_took_is_evicted_again_at_once() {
@@ -429,6 +428,7 @@ fn what_others_took_is_evicted_again_at_once() {
     slot.into_iter().for_each(|slot| pool.give_back(slot));
 }
 
+#[cfg(not(miri))] // too many bytes for an interpreter
 #[test]
 fn large_items_leave_oldest_first() {
     let toy = Toy::new(8 << 20, 200 << 10, true, 400);
