@@ -6,7 +6,8 @@ use super::Memory;
 use crate::Statistics;
 
 /// One worker's counters. One thread at a time writes them, so a relaxed load and store suffice. A
-/// counter that also goes down may wrap in one worker; the sum over all workers is right.
+/// counter that also goes down may wrap in one worker; the sum over all workers at one moment is
+/// right.
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) items: AtomicU64,
@@ -42,9 +43,13 @@ pub(super) fn subtract(counter: &AtomicU64, number: u64) {
 }
 
 impl Memory {
+    /// The sum over all workers, which are read one after the other: if an item was counted in by a
+    /// worker after it was read, and out by another before, the sum is below zero, and 0 is
+    /// returned.
     pub(super) fn sum(&self, counter: impl Fn(&Counters) -> &AtomicU64) -> u64 {
         let values = self.counters.iter().map(|counters| counter(counters).load(Ordering::Relaxed));
-        values.fold(0, u64::wrapping_add)
+        let values = values.map(u64::cast_signed);
+        values.fold(0, i64::wrapping_add).max(0).cast_unsigned()
     }
 
     /// The number of items that are filled and not retired.

@@ -670,3 +670,15 @@ fn readers_never_see_memory_that_was_reused() {
         assert_eq!(toy.memory.items(), 0);
     });
 }
+
+#[test]
+fn a_sum_that_is_read_amid_changes_is_never_below_zero() {
+    let toy = Toy::new(8 << 20, 16 << 10, true, 1);
+    // What a reader sees of an item that one worker stores and another deletes meanwhile.
+    super::counters::subtract(&toy.memory.counters[1].items, 1);
+    super::counters::subtract(&toy.memory.counters[1].class_items[0], 1);
+    assert_eq!(toy.memory.items(), 0);
+    assert_eq!(toy.memory.items_of(0), 0);
+    super::counters::add(&toy.memory.counters[0].items, 3);
+    assert_eq!(toy.memory.items(), 2);
+}
