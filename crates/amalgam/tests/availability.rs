@@ -22,12 +22,23 @@ const DEADLINE: Duration = Duration::from_millis(1_100);
 
 /// Nodes that start together, with a lease that outlasts the test.
 fn start(etcd: &EtcdProcess, more: &[&str]) -> Vec<Running> {
+    let more = more.iter().map(|argument| (*argument).to_owned()).collect::<Vec<_>>();
+    start_with(etcd, "120", |_| more.clone())
+}
+
+/// Nodes that start together, with a lease of `lease_seconds` and these arguments by name.
+fn start_with(
+    etcd: &EtcdProcess,
+    lease_seconds: &str,
+    more: impl Fn(&str) -> Vec<String> + Sync,
+) -> Vec<Running> {
     let node = |name: &str| {
+        let more = more(name);
         let mut arguments = vec!["cluster", "node", "--etcd", &etcd.endpoint, "--name", name];
         // One worker each, which knows all owners once it was asked for all keys.
         arguments.extend(["--listen", "127.0.0.1:0", "--clients", "127.0.0.1:0", "-t", "1"]);
-        arguments.extend(["--lease-seconds", "120", "--log-level", "error"]);
-        arguments.extend(more);
+        arguments.extend(["--lease-seconds", lease_seconds, "--log-level", "error"]);
+        arguments.extend(more.iter().map(String::as_str));
         Running::start_with(&mut command(&arguments))
     };
     let nodes: Vec<Running> = std::thread::scope(|scope| {
@@ -231,6 +242,57 @@ fn a_cache_may_answer_misses_instead() {
         }
     }
     assert!(SHARE.contains(&(KEYS - values)), "{values} found");
+}
+
+/// Clients fill the nodes until they are refused; one node dies, and the others have room for what
+/// it had.
+#[test]
+fn a_full_cluster_takes_over_what_a_dead_node_had() {
+    let Some(etcd) = EtcdProcess::start() else {
+        eprintln!("skipped: there is no etcd (Debian: etcd-server)");
+        return;
+    };
+    let folder = temporary("full");
+    let mut nodes = start_with(&etcd, "3", |name| {
+        let folder = folder.join(name);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let folder = folder.to_str().expect("text").to_owned();
+        let more = ["-m", "16", "--chunk-memory", "16M", "--backups", "1", "--backup-dir", &folder];
+        more.map(str::to_owned).to_vec()
+    });
+    let value = "x".repeat(8_000);
+    let (mut stored, mut refused) = (Vec::new(), 0);
+    let mut client = Lines::connect(clients(&nodes[0]));
+    for number in 0..6_000 {
+        let key = format!("key{number}");
+        match client.ask(&format!("set {key} 0 0 8000\r\n{value}\r\n")).as_str() {
+            "STORED" => stored.push(key),
+            "SERVER_ERROR out of memory storing object" => refused += 1,
+            // Its owner looks for a backup.
+            answer => assert!([REFUSED, UNKNOWN].contains(&answer), "{key}: {answer}"),
+        }
+        if refused == 100 {
+            break;
+        }
+    }
+    assert!(refused == 100 && stored.len() > 2_200, "{} stored", stored.len());
+    nodes[2].child.kill().expect("runs");
+    let begin = Instant::now();
+    for key in &stored {
+        loop {
+            let line = client.ask(&format!("get {key}\r\n"));
+            if line == format!("VALUE {key} 0 8000") {
+                let mut rest = [0; 8_007];
+                client.0.read_exact(&mut rest).expect("a value");
+                break;
+            }
+            assert!([REFUSED, UNKNOWN].contains(&line.as_str()), "{key}: {line}");
+            assert!(begin.elapsed() < PATIENCE, "{key} stays away");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    drop(nodes);
+    std::fs::remove_dir_all(&folder).expect("a folder");
 }
 
 /// etcd stands still for longer than the lease: reads are errors meanwhile, never misses, and then

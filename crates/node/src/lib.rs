@@ -41,6 +41,7 @@ mod node;
 mod node_engines;
 mod node_state;
 mod owned_items;
+mod reserve;
 mod restore;
 mod silence;
 mod state_file;

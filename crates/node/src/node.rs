@@ -54,6 +54,8 @@ const CAS_COUNTER_BITS: u32 = 40;
 const CHUNK_ITEM_BYTES: usize = MAX_CHUNK_BYTES + 64;
 /// Interval between two checks whether a sweep is worth it.
 const SWEEP_TICK: Duration = Duration::from_millis(20);
+/// Interval at which the memory that is kept for other nodes' items is adapted, in milliseconds.
+const RESERVE_TICK_MS: u64 = 1_000;
 /// How long a node that starts retries while the coordinator does not answer.
 const START_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause between two such tries.
@@ -395,13 +397,16 @@ impl RunningNode {
             "the node has joined"
         );
         let items_max = configuration.max_item_bytes;
-        let items: E = open(configuration, configuration.memory_bytes, items_max, &joined)?;
-        let memory_bytes = configuration.chunk_memory_bytes;
-        let chunks = open(configuration, memory_bytes, CHUNK_ITEM_BYTES, &joined)?;
+        let (item_bytes, chunk_bytes) =
+            (configuration.memory_bytes, configuration.chunk_memory_bytes);
+        let items: E = open(configuration, item_bytes, items_max, &joined)?;
+        let chunks = open(configuration, chunk_bytes, CHUNK_ITEM_BYTES, &joined)?;
+        let takes_over = configuration.backups.as_ref().is_some_and(|backups| backups.count > 0);
+        let engines = Engines::new((items, item_bytes), (chunks, chunk_bytes), takes_over);
         let mut node = Self {
             state,
             membership: Arc::clone(membership),
-            engines: Arc::new(Engines { items, chunks }),
+            engines: Arc::new(engines),
             joined,
             address,
             credentials,
@@ -481,7 +486,13 @@ impl RunningNode {
         }
         let (state, engines) = (Arc::clone(&self.state), Arc::clone(&self.engines));
         self.thread("sweep", move || {
+            let mut next_ms = 0;
             while !state.is_stopping() {
+                let now_ms = boot_ms();
+                if now_ms >= next_ms {
+                    next_ms = now_ms + RESERVE_TICK_MS;
+                    engines.keep_reserve(now_ms, state.snapshot().members().count());
+                }
                 if let Some(target) = state.clock.begin_sweep() {
                     engines.sweep(&|| state.clock.now());
                     state.clock.end_sweep(target);

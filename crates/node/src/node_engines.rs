@@ -5,11 +5,14 @@
 
 use std::fmt;
 use std::ops::ControlFlow;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use amalgam_cluster::chunks::{ChunkStore, ItemClock, ItemStore};
 use amalgam_index::{Cursor, Engine, Found, NullSink, Sink, Statistics, Worker, maintenance};
-use amalgam_op::{Get, HashSeed, ItemView, Key, Now, Op, Outcome, Verb};
+use amalgam_op::{Get, HashSeed, IgnorePoison, ItemView, Key, Now, Op, Outcome, Verb};
+
+use crate::reserve::Reserve;
 
 /// Buckets that a slice of a sweep looks at.
 const SWEEP_BUCKETS: usize = 1_024;
@@ -37,8 +40,12 @@ pub trait NodeEngines: Send + Sync + fmt::Debug {
     /// Statistics of the items.
     fn statistics(&self) -> Statistics;
 
-    /// Changes the memory limit of the items, in bytes.
+    /// Changes the memory of the items, in bytes.
     fn set_memory_limit(&self, bytes: usize);
+
+    /// Keeps a part of the memory for what other members leave behind, if the node takes over from
+    /// them. Call it about once a second, with the time in milliseconds and the number of members.
+    fn keep_reserve(&self, now_ms: u64, members: usize);
 
     /// Grows tables and moves pages of one engine until `stop` is set and
     /// [`NodeEngines::wake_maintenance`] is called. One thread for each engine should.
@@ -127,10 +134,36 @@ impl<W: Worker> ItemWorker for W {
 
 /// Two engines of one kind.
 pub struct Engines<E> {
-    /// The engine of items.
-    pub items: E,
-    /// The engine of chunks.
-    pub chunks: E,
+    items: E,
+    chunks: E,
+    reserves: Mutex<Reserves>,
+}
+
+/// The memory of each engine that is kept for what other nodes hand over.
+struct Reserves {
+    items: Reserve,
+    chunks: Reserve,
+}
+
+impl<E: Engine> Engines<E> {
+    /// Engines of items and of chunks with their memory in bytes; `takes_over` tells whether a part
+    /// of it is kept for what dead nodes had.
+    pub fn new(items: (E, usize), chunks: (E, usize), takes_over: bool) -> Self {
+        let reserve = |bytes| Reserve::new(bytes, takes_over);
+        let reserves = Reserves { items: reserve(items.1), chunks: reserve(chunks.1) };
+        Self { items: items.0, chunks: chunks.0, reserves: Mutex::new(reserves) }
+    }
+
+    /// Changes the reserves, and sets the engines' limits by them.
+    fn set_reserves(&self, change: impl Fn(&mut Reserve)) {
+        let mut reserves = self.reserves.lock().ignore_poison();
+        let Reserves { items, chunks } = &mut *reserves;
+        for (reserve, engine) in [(items, &self.items), (chunks, &self.chunks)] {
+            change(reserve);
+            let used = engine.statistics().memory.used as usize;
+            engine.set_memory_limit(reserve.limit(used));
+        }
+    }
 }
 
 impl<E> fmt::Debug for Engines<E> {
@@ -141,7 +174,8 @@ impl<E> fmt::Debug for Engines<E> {
 
 impl<E: Engine> NodeEngines for Engines<E> {
     fn store(&self, clock: ItemClock) -> Box<dyn ChunkStore + '_> {
-        Box::new(ItemStore::new(&self.chunks, &self.items, clock))
+        let store = ItemStore::new(&self.chunks, &self.items, clock);
+        Box::new(store.with_reserve(|does| self.set_reserves(|reserve| reserve.open(does))))
     }
 
     fn item_worker(&self) -> Box<dyn ItemWorker + '_> {
@@ -157,7 +191,14 @@ impl<E: Engine> NodeEngines for Engines<E> {
     }
 
     fn set_memory_limit(&self, bytes: usize) {
-        self.items.set_memory_limit(bytes);
+        let mut reserves = self.reserves.lock().ignore_poison();
+        reserves.items.set_memory(bytes);
+        let used = self.items.statistics().memory.used as usize;
+        self.items.set_memory_limit(reserves.items.limit(used));
+    }
+
+    fn keep_reserve(&self, now_ms: u64, members: usize) {
+        self.set_reserves(|reserve| reserve.saw_members(now_ms, members));
     }
 
     fn run_maintenance(&self, part: Part, now: &dyn Fn() -> Now, stop: &AtomicBool) {

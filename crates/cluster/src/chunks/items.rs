@@ -115,6 +115,16 @@ impl ItemVerb {
         matches!(self, Self::Get(Get { touch: Some(_), .. })) || self.changes()
     }
 
+    /// Whether it may store an item that was not there.
+    pub fn stores(&self) -> bool {
+        match self {
+            Self::Read | Self::Delete(_) => false,
+            Self::Get(get) => get.vivify.is_some(),
+            Self::Store(..) => true,
+            Self::Arithmetic(arithmetic) => arithmetic.initial.is_some(),
+        }
+    }
+
     /// [`Self::writes`] of the verb that becomes `verb`.
     pub fn may_write(verb: &Verb<'_>) -> bool {
         match verb {
@@ -158,6 +168,18 @@ pub struct ItemAnswer {
     pub outcome: Outcome,
     /// The item of an [`Outcome::Hit`].
     pub item: Option<ItemRecord>,
+}
+
+impl ItemAnswer {
+    /// Whether the item may have changed, as far as the answer tells. After an out-of-memory error
+    /// the old item may be gone.
+    pub fn may_have_changed(&self) -> bool {
+        let is_as_before = matches!(
+            self.outcome,
+            Outcome::NotFound | Outcome::NotStored | Outcome::Exists | Outcome::NotANumber
+        );
+        !is_as_before
+    }
 }
 
 impl From<Outcome> for ItemAnswer {

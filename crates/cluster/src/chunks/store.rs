@@ -117,6 +117,12 @@ pub trait ChunkStore {
         let _ = kept;
         Err(StoreError::Full)
     }
+
+    /// From here on all memory may be used, also what is kept for what other nodes hand over; or no
+    /// longer.
+    fn use_reserve(&mut self, does: bool) {
+        let _ = does;
+    }
 }
 
 impl<S: ChunkStore + ?Sized> ChunkStore for Box<S> {
@@ -179,6 +185,10 @@ impl<S: ChunkStore + ?Sized> ChunkStore for Box<S> {
 
     fn restore_item(&mut self, kept: &ReplicaItem) -> Result<(), StoreError> {
         (**self).restore_item(kept)
+    }
+
+    fn use_reserve(&mut self, does: bool) {
+        (**self).use_reserve(does);
     }
 }
 
@@ -288,14 +298,16 @@ pub type ItemClock = Box<dyn Fn() -> ItemTime + Send>;
 /// Chunks in one engine and named items in another, since any bytes may be a user's key, including
 /// those of an id. Neither engine may evict. Every item has a CAS id, so a full engine answers a
 /// request for it.
-pub struct ItemStore<W> {
+pub struct ItemStore<W, R = fn(bool)> {
     chunks: EngineStore<W>,
     items: W,
     seed: HashSeed,
     clock: ItemClock,
+    /// As [`ChunkStore::use_reserve`].
+    use_reserve: R,
 }
 
-impl<W> std::fmt::Debug for ItemStore<W> {
+impl<W, R> std::fmt::Debug for ItemStore<W, R> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("ItemStore")
     }
@@ -310,7 +322,14 @@ impl<W: Worker> ItemStore<W> {
         clock: ItemClock,
     ) -> Self {
         let seed = items.seed().clone();
-        Self { chunks: EngineStore::from(chunks), items: items.worker(), seed, clock }
+        let chunks = EngineStore::from(chunks);
+        Self { chunks, items: items.worker(), seed, clock, use_reserve: |_| {} }
+    }
+
+    /// Has `use_reserve` called for [`ChunkStore::use_reserve`].
+    pub fn with_reserve<R: Fn(bool)>(self, use_reserve: R) -> ItemStore<W, R> {
+        let Self { chunks, items, seed, clock, .. } = self;
+        ItemStore { chunks, items, seed, clock, use_reserve }
     }
 }
 
@@ -323,7 +342,7 @@ fn was_dropped_since(then: u8, now: &Now) -> bool {
     ahead != 0 && ahead < GENERATIONS_AHEAD
 }
 
-impl<W: Worker> ItemStore<W> {
+impl<W: Worker, R> ItemStore<W, R> {
     fn change_item(&mut self, key: &[u8], verb: Verb<'_>, now: &Now) -> Outcome {
         let op = Op { key: Key::new(key, &self.seed), verb };
         let outcome = self.items.apply(&op, now, &mut OneItem { now, hit: None });
@@ -397,7 +416,7 @@ impl Sink for OneItem<'_> {
     }
 }
 
-impl<W: Worker> ChunkStore for ItemStore<W> {
+impl<W: Worker, R: Fn(bool)> ChunkStore for ItemStore<W, R> {
     fn read(&mut self, id: ChunkId, read: &mut dyn FnMut(&[u8])) -> bool {
         self.chunks.read(id, read)
     }
@@ -510,5 +529,9 @@ impl<W: Worker> ChunkStore for ItemStore<W> {
         let mut store = Store::new(StoreMode::Set, value, *flags, *ends_unix_seconds);
         store.new_cas = *cas;
         self.put_item(key, store, *stale, &time.now)
+    }
+
+    fn use_reserve(&mut self, does: bool) {
+        (self.use_reserve)(does);
     }
 }

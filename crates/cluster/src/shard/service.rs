@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use amalgam_op::Outcome;
+
 use super::failover_task::{FailoverTask, Fetched};
 use super::moves::{IncomingMove, MoveMessage, OutgoingMove};
 use super::pending_replies::{PendingReplies, PendingReply, Requester};
 use super::scan::ItemScan;
 use super::served::Served;
 use crate::chunks::{
-    Action, ChunkError, ChunkStore, ClientId, ItemAnswer, ItemOp, ItemTime, ItemVerb,
-    MAX_CHUNK_BYTES, OPERATIONS_MAX, Operation, Reply, Request, Response, Sessions, StoreError,
-    value_bytes,
+    Action, ChunkError, ChunkStore, ClientId, ItemOp, ItemTime, ItemVerb, MAX_CHUNK_BYTES,
+    OPERATIONS_MAX, Operation, Reply, Request, Response, Sessions, StoreError, value_bytes,
 };
 use crate::ids::{
     COUNTER_BITS, COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange, NAMED_FIRST, NodeId,
@@ -29,6 +30,9 @@ mod failover;
 mod item_scan;
 mod migration;
 mod publication;
+mod reserve;
+
+use reserve::Reserve;
 
 /// Ids that one `create` tries at most; ids that were transferred to others are skipped.
 const ALLOCATIONS_MAX: usize = 64;
@@ -98,6 +102,7 @@ pub struct ChunkService<S> {
     me: Peer,
     limits: ChunkSettings,
     store: S,
+    reserve: Reserve,
     /// Ids that this node owns -> the epoch since which it does.
     owned: IntervalMap<u64>,
     /// Ids that are about to be transferred.
@@ -147,6 +152,7 @@ impl<S: ChunkStore> ChunkService<S> {
             me,
             limits,
             store,
+            reserve: Reserve::new(limits.replication.backups > 0),
             owned: IntervalMap::default(),
             frozen: IntervalMap::default(),
             served,
@@ -424,6 +430,7 @@ impl<S: ChunkStore> ChunkService<S> {
         self.tick_moves(now_ms, out);
         self.tick_scan(now_ms, out);
         self.tick_copies(now_ms, out);
+        self.close_reserve();
     }
 
     /// The next ids to claim.
@@ -704,11 +711,14 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// The linearization point of an operation on a named item is that of the engine.
     fn item(&mut self, id: ChunkId, op: &ItemOp) -> Response {
+        if self.reserve.is_open() && op.verb.stores() {
+            return Response::Item(Box::new(Outcome::OutOfMemory.into()));
+        }
         let answer = self.store.item(id, op);
         if op.verb != ItemVerb::Read {
             self.note_write(id, &op.key);
         }
-        if self.has_backups() && op.verb.writes() && may_have_changed(&answer) {
+        if self.has_backups() && op.verb.writes() && answer.may_have_changed() {
             self.scan.note_write(RecordKey::item(id, &op.key));
             self.changed = Some((id, Some(self.kept(id, &op.key))));
         }
@@ -740,6 +750,9 @@ impl<S: ChunkStore> ChunkService<S> {
     fn write(&mut self, id: ChunkId, value: &[u8]) -> Result<Response, ChunkError> {
         if value.len() > MAX_CHUNK_BYTES {
             return Err(ChunkError::TooLarge);
+        }
+        if self.reserve.is_open() {
+            return Err(ChunkError::Full);
         }
         self.store.write(id, value).map_err(|error| match error {
             StoreError::TooLarge => ChunkError::TooLarge,
@@ -774,17 +787,6 @@ impl<S: ChunkStore> ChunkService<S> {
         }
         self.moved.assign(ids.start()..ids.end(), Some(to));
     }
-}
-
-/// Whether the item may have changed, as far as the answer tells. After an out-of-memory error the
-/// old item may be gone.
-fn may_have_changed(answer: &ItemAnswer) -> bool {
-    use amalgam_op::Outcome;
-    let is_as_before = matches!(
-        answer.outcome,
-        Outcome::NotFound | Outcome::NotStored | Outcome::Exists | Outcome::NotANumber
-    );
-    !is_as_before
 }
 
 #[cfg(test)]

@@ -214,6 +214,12 @@ fn memory(text: &mut MetricsText, snapshot: &Snapshot) {
     );
     let used = memory.used + snapshot.buffer_bytes as u64;
     text.gauge("amalgam_memory_used_bytes", "Memory used of the limit.", used);
+    text.gauge(
+        "amalgam_memory_fillable_bytes",
+        "Part of the limit that items and index may take: less than what buffers leave on a node \
+         that keeps room for what another one had.",
+        memory.limit,
+    );
     let name = "amalgam_memory_bytes";
     text.family(name, "gauge", "Memory by use; free space in partly used pages is in no row.");
     let rows = [

@@ -171,6 +171,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 came.insert(record.id);
             }
         }
+        let (store, reserve) = (&mut self.store, &mut self.reserve);
         // What came takes the place of what was read here, the lock that of the lock too: of
         // unacknowledged changes, either of the two may have more, and the replies are the other's.
         for mutation in answer.found {
@@ -180,8 +181,10 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             loading.damaged.push(record);
             match mutation {
-                Mutation::Put(id, value) => is_stored &= self.store.write(*id, value).is_ok(),
-                Mutation::Remove(id) => drop(self.store.remove(*id)),
+                Mutation::Put(id, value) => {
+                    is_stored &= reserve.write(store, |store| store.write(*id, value)).is_ok();
+                }
+                Mutation::Remove(id) => drop(store.remove(*id)),
                 Mutation::PutLock(id, value) => {
                     let Ok(lock) = LockGrant::decode_all(value) else { continue };
                     self.sessions.restore_lock(*id, &lock, now_ms);
@@ -189,7 +192,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 Mutation::RemoveLock(id) => drop(self.sessions.release(*id)),
                 Mutation::PutItem(_, value) => {
                     let Ok(kept) = ReplicaItem::decode_all(value) else { continue };
-                    is_stored &= self.store.restore_item(&kept).is_ok();
+                    is_stored &= reserve.write(store, |store| store.restore_item(&kept)).is_ok();
                     loading.items.push((record.id, kept.key));
                 }
                 _ => {}
@@ -316,7 +319,8 @@ impl<S: ChunkStore> ChunkService<S> {
             false => ids.end().min(loading.next.saturating_add(most)),
         };
         let slice = IdRange::from_bits(loading.next, end);
-        let (store, mut is_stored, mut spoilt) = (&mut self.store, true, Vec::new());
+        let (store, reserve) = (&mut self.store, &mut self.reserve);
+        let (mut is_stored, mut spoilt) = (true, Vec::new());
         let mut is_here = vec![false; if is_named { 0 } else { slice.len() as usize }];
         let mut locks = Vec::new();
         let found = replica_store.recover(source, slice, &mut |record, value| {
@@ -327,9 +331,9 @@ impl<S: ChunkStore> ChunkService<S> {
                 }
             } else if !is_named {
                 is_here[(record.id.bits() - slice.start()) as usize] = true;
-                is_stored &= store.write(record.id, &value).is_ok();
+                is_stored &= reserve.write(store, |store| store.write(record.id, &value)).is_ok();
             } else if let Ok(kept) = ReplicaItem::decode_all(&value) {
-                is_stored &= store.restore_item(&kept).is_ok();
+                is_stored &= reserve.write(store, |store| store.restore_item(&kept)).is_ok();
                 loading.items.push((record.id, kept.key));
             } else {
                 spoilt.push(record);

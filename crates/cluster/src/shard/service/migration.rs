@@ -409,7 +409,10 @@ impl<S: ChunkStore> ChunkService<S> {
                     let carried = value.as_deref().map(MovingItem::decode_all);
                     let Some(Ok(carried)) = carried else { continue };
                     incoming.staged.insert(*id, &carried.key);
-                    if self.store.store_moved_item(&carried).is_err() {
+                    let store = &mut self.store;
+                    let stored =
+                        self.reserve.write(store, |store| store.store_moved_item(&carried));
+                    if stored.is_err() {
                         self.cancel_incoming(from, number);
                         return out
                             .push(ChunkCommand::Send(from, MoveMessage::Declined { number }));
@@ -426,7 +429,10 @@ impl<S: ChunkStore> ChunkService<S> {
                     continue;
                 }
                 let is_stored = match value {
-                    Some(value) => self.store.write(*id, value).is_ok(),
+                    Some(value) => {
+                        let store = &mut self.store;
+                        self.reserve.write(store, |store| store.write(*id, value)).is_ok()
+                    }
                     None => {
                         self.store.remove(*id);
                         true
