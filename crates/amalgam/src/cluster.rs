@@ -99,6 +99,16 @@ pub enum Unavailable {
     Miss,
 }
 
+/// What happens to keys when their memory is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// New keys are refused, and with backups room is kept for what a dead node had
+    Store,
+    /// Keys that are read little make way for new ones
+    Cache,
+}
+
 /// Options of `amalgam cluster node`, which also apply to all nodes of `amalgam cluster dev`.
 #[derive(Args, Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -171,7 +181,10 @@ pub struct NodeOptions {
     /// Seconds without a sign of life after which a node is removed from the cluster
     #[arg(long, value_name = "NUM")]
     pub lease_seconds: Option<u64>,
-    /// Memory for keys and their values; new keys are refused when it is full
+    /// What happens to keys when their memory is full. Must be the same on all nodes
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub mode: Option<Mode>,
+    /// Memory for keys and their values
     #[arg(short = 'm', long, value_name = "SIZE")]
     pub memory: Option<Size>,
     /// Memory for chunks
@@ -213,6 +226,7 @@ impl NodeOptions {
             super_peers: Some(SUPER_PEERS),
             lease_seconds: Some(LEASE_SECONDS),
             shared: SharedOptions::defaults(),
+            mode: Some(Mode::Store),
             memory: Some(megabytes),
             chunk_memory: Some(megabytes),
             backups: Some(0),
@@ -457,6 +471,7 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
         operator_token: operator_token(options.operator_token_file.as_deref())?,
         tls: tls_files(&options.tls_cert, &options.tls_key, &options.tls_ca)?,
         memory_bytes: bytes(options.memory).context("--memory")?,
+        evicts: options.mode == Some(Mode::Cache),
         chunk_memory_bytes: bytes(options.chunk_memory).context("--chunk-memory")?,
         threads: options.shared.thread_count()?,
         cache_bytes: CACHE_BYTES,
@@ -500,7 +515,7 @@ fn client_settings(
     let without_use =
         [("hashpower", extended.hash_power.is_some()), ("eviction", extended.eviction.is_some())];
     if let Some((name, _)) = without_use.iter().find(|(_, is_given)| *is_given) {
-        bail!("-o {name} is for a server without a cluster: nodes do not evict; leave it out");
+        bail!("-o {name} is for a server without a cluster; leave it out");
     }
     if !extended.ignored.is_empty() {
         log::warn!(options = extended.ignored.join(","); "these options have no effect");
@@ -508,7 +523,7 @@ fn client_settings(
     Ok(Settings {
         memory_bytes: configuration.memory_bytes,
         max_item_bytes: configuration.max_item_bytes,
-        evicts: false,
+        evicts: configuration.evicts,
         ..clients::settings(&options.shared, &extended)?
     })
 }

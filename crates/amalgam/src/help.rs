@@ -154,7 +154,7 @@ const NODE_TOPICS: &[Topic] = &[
             "super_peers",
         ],
     ),
-    ("Memory", &["engine", "memory", "chunk_memory"]),
+    ("Memory", &["engine", "mode", "memory", "chunk_memory"]),
     ("Backups", &["backups", "copy_sets", "rack", "backup_dir", "backup_mode", "backup_space"]),
     (
         "Security",

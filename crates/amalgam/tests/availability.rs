@@ -5,6 +5,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -244,6 +245,74 @@ fn a_cache_may_answer_misses_instead() {
     assert!(SHARE.contains(&(KEYS - values)), "{values} found");
 }
 
+/// Nodes of 16 MiB with one backup each in this folder.
+fn start_small(etcd: &EtcdProcess, folder: &Path, mode: &str) -> Vec<Running> {
+    start_with(etcd, "3", |name| {
+        let folder = folder.join(name);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let folder = folder.to_str().expect("text").to_owned();
+        let memory = ["-m", "16", "--chunk-memory", "16M", "--mode", mode];
+        let backups = ["--backups", "1", "--backup-dir", &folder];
+        memory.into_iter().chain(backups).map(str::to_owned).collect()
+    })
+}
+
+/// Clients of a cache store more than fits, and delete some of it; one node dies. What was deleted
+/// stays so, also if the owner had evicted it, and the rest is as it was, or gone.
+#[test]
+fn a_cache_evicts_and_shows_nothing_that_was_deleted() {
+    let Some(etcd) = EtcdProcess::start() else {
+        eprintln!("skipped: there is no etcd (Debian: etcd-server)");
+        return;
+    };
+    let folder = temporary("cache");
+    let mut nodes = start_small(&etcd, &folder, "cache");
+    let mut client = Lines::connect(clients(&nodes[0]));
+    let value = |number: usize| format!("{number:08000}");
+    let ask = |client: &mut Lines, request: &str| {
+        let begin = Instant::now();
+        loop {
+            let answer = client.ask(request);
+            if ![REFUSED, UNKNOWN].contains(&answer.as_str()) {
+                return answer;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{request:.20} stays away");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    const STORED: usize = 9_000;
+    for number in 0..STORED {
+        let value = value(number);
+        let answer = ask(&mut client, &format!("set key{number} 0 0 8000\r\n{value}\r\n"));
+        assert_eq!(answer, "STORED", "{number}: there is always room");
+    }
+    let is_deleted = |number: usize| number.is_multiple_of(3);
+    let mut evicted = 0;
+    for number in (0..STORED).filter(|number| is_deleted(*number)) {
+        let answer = ask(&mut client, &format!("delete key{number}\r\n"));
+        assert!(["DELETED", "NOT_FOUND"].contains(&answer.as_str()), "{number}: {answer}");
+        evicted += usize::from(answer == "NOT_FOUND");
+    }
+    assert!(evicted > 500, "{evicted} of the deleted keys had been evicted");
+    nodes[2].child.kill().expect("runs");
+    let mut found = 0;
+    for number in 0..STORED {
+        let line = ask(&mut client, &format!("get key{number}\r\n"));
+        if line == "END" {
+            continue;
+        }
+        assert_eq!(line, format!("VALUE key{number} 0 8000"));
+        let mut rest = [0; 8_007];
+        client.0.read_exact(&mut rest).expect("a value");
+        assert!(rest.starts_with(value(number).as_bytes()), "{number}");
+        assert!(!is_deleted(number), "{number} was deleted");
+        found += 1;
+    }
+    assert!(found > 1_500, "{found} are left");
+    drop(nodes);
+    std::fs::remove_dir_all(&folder).expect("a folder");
+}
+
 /// Clients fill the nodes until they are refused; one node dies, and the others have room for what
 /// it had.
 #[test]
@@ -253,13 +322,7 @@ fn a_full_cluster_takes_over_what_a_dead_node_had() {
         return;
     };
     let folder = temporary("full");
-    let mut nodes = start_with(&etcd, "3", |name| {
-        let folder = folder.join(name);
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let folder = folder.to_str().expect("text").to_owned();
-        let more = ["-m", "16", "--chunk-memory", "16M", "--backups", "1", "--backup-dir", &folder];
-        more.map(str::to_owned).to_vec()
-    });
+    let mut nodes = start_small(&etcd, &folder, "store");
     let value = "x".repeat(8_000);
     let (mut stored, mut refused) = (Vec::new(), 0);
     let mut client = Lines::connect(clients(&nodes[0]));

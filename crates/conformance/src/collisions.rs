@@ -53,7 +53,7 @@ pub fn many_keys<I: Engine>() {
     for mask in [0, 0xf, 0xf << 60] {
         let index: I = open(&weak(mask));
         let evictions = index.evictions();
-        evictions.inspect(|evictions| evictions.watch(true));
+        evictions.inspect(|evictions| evictions.watch(4_096));
         let mut session = Session::new(&index);
         let keys = 200;
         for turn in 0..2 * keys {

@@ -194,6 +194,9 @@ pub struct NodeConfiguration {
     pub tls: Option<TlsFiles>,
     /// Memory for named items, in bytes.
     pub memory_bytes: usize,
+    /// Whether items make way for others when their memory is full, as in a cache; if not, new ones
+    /// are refused. The same on all nodes of a cluster.
+    pub evicts: bool,
     /// Memory for chunks, in bytes.
     pub chunk_memory_bytes: usize,
     /// Size of the largest item, in bytes.
@@ -284,6 +287,7 @@ impl Default for NodeConfiguration {
             operator_token: String::new(),
             tls: None,
             memory_bytes: 64 << 20,
+            evicts: false,
             chunk_memory_bytes: 64 << 20,
             max_item_bytes: 1 << 20,
             threads: amalgam_server::Settings::default().threads,
@@ -399,10 +403,11 @@ impl RunningNode {
         let items_max = configuration.max_item_bytes;
         let (item_bytes, chunk_bytes) =
             (configuration.memory_bytes, configuration.chunk_memory_bytes);
-        let items: E = open(configuration, item_bytes, items_max, &joined)?;
-        let chunks = open(configuration, chunk_bytes, CHUNK_ITEM_BYTES, &joined)?;
+        let evicts = configuration.evicts;
+        let items: E = open(configuration, (item_bytes, evicts), items_max, &joined)?;
+        let chunks = open(configuration, (chunk_bytes, false), CHUNK_ITEM_BYTES, &joined)?;
         let takes_over = configuration.backups.as_ref().is_some_and(|backups| backups.count > 0);
-        let engines = Engines::new((items, item_bytes), (chunks, chunk_bytes), takes_over);
+        let engines = Engines::new((items, item_bytes), (chunks, chunk_bytes), takes_over, evicts);
         let mut node = Self {
             state,
             membership: Arc::clone(membership),
@@ -427,7 +432,7 @@ impl RunningNode {
                 super_share_percent,
                 ..OverlaySettings::default()
             },
-            chunks: limits.unwrap_or_default(),
+            chunks: ChunkSettings { evicts, ..limits.unwrap_or_default() },
             holds_items: true,
             cache_bytes: configuration.cache_bytes,
         };
@@ -714,13 +719,13 @@ fn check_admission(
 
 fn open<I: Engine>(
     configuration: &NodeConfiguration,
-    memory_bytes: usize,
+    (memory_bytes, evicts): (usize, bool),
     max_item_bytes: usize,
     joined: &Joined,
 ) -> Result<I, OpenError> {
     I::open(&Configuration {
         memory_bytes,
-        evicts: false,
+        evicts,
         max_item_bytes,
         // The server's threads too, with its maintenance and sweeps.
         workers: OWN_WORKERS + configuration.threads + 2,

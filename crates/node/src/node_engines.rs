@@ -8,7 +8,8 @@ use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use amalgam_cluster::chunks::{ChunkStore, ItemClock, ItemStore};
+use amalgam_cluster::chunks::{ChunkStore, ItemClock, ItemStore, StoreHost};
+use amalgam_index::mem::Evictions;
 use amalgam_index::{Cursor, Engine, Found, NullSink, Sink, Statistics, Worker, maintenance};
 use amalgam_op::{Get, HashSeed, IgnorePoison, ItemView, Key, Now, Op, Outcome, Verb};
 
@@ -16,6 +17,10 @@ use crate::reserve::Reserve;
 
 /// Buckets that a slice of a sweep looks at.
 const SWEEP_BUCKETS: usize = 1_024;
+
+/// Evictions that wait until backups are told, at most. Backups keep what they are not told of
+/// until it is written again.
+const EVICTIONS_MAX: usize = 1 << 16;
 
 /// Which of a node's engines is meant.
 #[derive(Clone, Copy, Debug)]
@@ -146,11 +151,14 @@ struct Reserves {
 }
 
 impl<E: Engine> Engines<E> {
-    /// Engines of items and of chunks with their memory in bytes; `takes_over` tells whether a part
-    /// of it is kept for what dead nodes had.
-    pub fn new(items: (E, usize), chunks: (E, usize), takes_over: bool) -> Self {
-        let reserve = |bytes| Reserve::new(bytes, takes_over);
-        let reserves = Reserves { items: reserve(items.1), chunks: reserve(chunks.1) };
+    /// Engines of items and of chunks with their memory in bytes. If the node `takes_over` what
+    /// dead nodes had, a part of it is kept for that, except where items make way for others.
+    pub fn new(items: (E, usize), chunks: (E, usize), takes_over: bool, evicts: bool) -> Self {
+        if takes_over && evicts {
+            items.0.evictions().inspect(|evictions| evictions.watch(EVICTIONS_MAX));
+        }
+        let item_reserve = Reserve::new(items.1, takes_over && !evicts);
+        let reserves = Reserves { items: item_reserve, chunks: Reserve::new(chunks.1, takes_over) };
         Self { items: items.0, chunks: chunks.0, reserves: Mutex::new(reserves) }
     }
 
@@ -172,10 +180,20 @@ impl<E> fmt::Debug for Engines<E> {
     }
 }
 
+impl<E: Engine> StoreHost for &Engines<E> {
+    fn use_reserve(&self, does: bool) {
+        self.set_reserves(|reserve| reserve.open(does));
+    }
+
+    fn take_evicted(&self) -> Vec<Vec<u8>> {
+        let evicted = self.items.evictions().map(Evictions::take).unwrap_or_default();
+        evicted.into_iter().map(|item| item.key).collect()
+    }
+}
+
 impl<E: Engine> NodeEngines for Engines<E> {
     fn store(&self, clock: ItemClock) -> Box<dyn ChunkStore + '_> {
-        let store = ItemStore::new(&self.chunks, &self.items, clock);
-        Box::new(store.with_reserve(|does| self.set_reserves(|reserve| reserve.open(does))))
+        Box::new(ItemStore::new(&self.chunks, &self.items, clock).with_host(self))
     }
 
     fn item_worker(&self) -> Box<dyn ItemWorker + '_> {

@@ -71,7 +71,7 @@ pub(crate) fn removal_of(value: u64) -> u64 {
 impl<const REPLICATED: bool> Workload for ChunkWorkload<REPLICATED> {
     type Store = MemoryStore;
 
-    fn open(settings: &mut NodeSettings) -> (Self, MemoryStore) {
+    fn open(settings: &mut NodeSettings, _: &Observations) -> (Self, MemoryStore) {
         if REPLICATED {
             settings.chunks.replication = COPIES;
         }

@@ -4,10 +4,12 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::ControlFlow;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use amalgam_cluster::chunks::{
     Action, ChunkError, ItemAnswer, ItemOp, ItemStore, ItemTime, ItemVerb, Response, StoreHead,
+    StoreHost,
 };
 use amalgam_cluster::ids::{ChunkId, IdRange};
 use amalgam_cluster::node::{NodeCommand, NodeSettings};
@@ -19,6 +21,7 @@ use amalgam_op::{Arithmetic, Delete, HashSeed, Key, Now, Op, Outcome, StoreMode,
 
 use crate::chunk_workload::{COPIES, open_replica_store};
 use crate::direct_items::{DirectEnd, DirectThread};
+use crate::mutants::Mutant;
 use crate::node_process::{Workload, WorkloadNode};
 use crate::observations::Observations;
 use crate::random::Random;
@@ -46,6 +49,7 @@ pub struct ItemWorkload<const REPLICATED: bool> {
     direct: Option<DirectThread>,
     /// When the last tick was, on the node's clock.
     ticked_ms: u64,
+    evicted: EvictedKeys,
     /// The engines of the node; the node and the thread are dropped before them.
     engines: Engines,
 }
@@ -57,6 +61,16 @@ fn seed() -> HashSeed {
 thread_local! {
     /// Engines of dead nodes, for reuse. A node borrows its engines, so they are leaked.
     static FREE: RefCell<Vec<&'static Model>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keys that were evicted, and of which the node has not heard.
+#[derive(Clone, Debug, Default)]
+pub struct EvictedKeys(Rc<RefCell<Vec<Vec<u8>>>>);
+
+impl StoreHost for EvictedKeys {
+    fn take_evicted(&self) -> Vec<Vec<u8>> {
+        self.0.take()
+    }
 }
 
 /// The two engines of one node; they are emptied and reused when it dies.
@@ -82,6 +96,15 @@ impl Engines {
     fn store(&self) -> ItemStore<ModelWorker<'static>> {
         let [chunks, items] = self.0;
         ItemStore::new(chunks, items, Box::new(|| ItemTime::FIRST))
+    }
+}
+
+impl Engines {
+    /// Removes an item, as an engine does that needs its memory. Whether there was one.
+    fn evict(&self, key: &[u8]) -> bool {
+        let [_, items] = self.0;
+        let op = Op { key: Key::new(key, items.seed()), verb: Verb::Delete(Delete::default()) };
+        items.worker().apply(&op, &Now::at(1), &mut NullSink) == Outcome::Deleted
     }
 }
 
@@ -241,8 +264,10 @@ impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
         let id = place(key.as_bytes());
         let verb = match random.below(10) {
             0..5 => ItemVerb::Read,
-            5 if random.percent(20) => {
-                *observed.items.deleted.entry(number).or_default() += 1;
+            5 if random.percent(20) || observed.evicts => {
+                if !observed.evicts {
+                    *observed.items.deleted.entry(number).or_default() += 1;
+                }
                 observed.history.removal_begins(id, deletion_of(began_ms), began_ms);
                 ItemVerb::Delete(Delete::default())
             }
@@ -256,6 +281,17 @@ impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
             }
         };
         self.start(action(key, verb), is_direct, observed, random, now_ms, out);
+    }
+
+    /// Evicts a key. The node hears of most evictions.
+    fn evict_random(&mut self, observed: &mut Observations, random: &mut Random) {
+        let key = register(random.below(KEYS), observed).into_bytes();
+        if self.workload.engines.evict(&key) {
+            observed.coverage.record("an item evicted");
+            if random.percent(70) {
+                self.workload.evicted.0.borrow_mut().push(key);
+            }
+        }
     }
 
     /// The node starts to leave, and its client does nothing more.
@@ -315,6 +351,10 @@ fn observe_register(
         (ItemVerb::Delete(_), Some((Outcome::Deleted, _))) => {
             history.write_ends(id, deletion_of(began_ms), now_ms);
         }
+        (ItemVerb::Delete(_), Some((Outcome::NotFound, _))) if observed.evicts => {
+            history.write_ends(id, deletion_of(began_ms), now_ms);
+        }
+        (_, None | Some((Outcome::NotFound, _))) if observed.evicts => {}
         (_, None | Some((Outcome::NotFound, _))) => {
             // Before its first value the item does not exist either.
             if known_ms.get(&op.key).is_some_and(|known_ms| *known_ms < began_ms) {
@@ -326,16 +366,19 @@ fn observe_register(
 }
 
 impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
-    type Store = ItemStore<ModelWorker<'static>>;
+    type Store = ItemStore<ModelWorker<'static>, EvictedKeys>;
 
-    fn open(settings: &mut NodeSettings) -> (Self, Self::Store) {
+    fn open(settings: &mut NodeSettings, observed: &Observations) -> (Self, Self::Store) {
         settings.holds_items = true;
+        settings.chunks.evicts =
+            observed.evicts && observed.mutant != Mutant::DeletesOnlyWhatIsThere;
         if REPLICATED {
             settings.chunks.replication = COPIES;
         }
         let engines = Engines::take();
-        let store = engines.store();
-        (Self { next_value: 0, direct: None, ticked_ms: 0, engines }, store)
+        let evicted = EvictedKeys::default();
+        let store = engines.store().with_host(evicted.clone());
+        (Self { next_value: 0, direct: None, ticked_ms: 0, evicted, engines }, store)
     }
 
     fn replica_store(
@@ -442,10 +485,13 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
         if random.percent(5) {
             host.move_random(observed, random, now_ms, out);
         }
+        if observed.evicts && random.percent(50) {
+            host.evict_random(observed, random);
+        }
         if host.in_flight.len() >= IN_FLIGHT_MAX || random.percent(50) {
             return;
         }
-        if REPLICATED && random.percent(60) {
+        if REPLICATED && (observed.evicts || random.percent(60)) {
             return host.use_register(observed, random, now_ms, out);
         }
         let (is_direct, is_added) = (random.percent(50), random.percent(50));

@@ -56,6 +56,10 @@ pub enum Mutant {
     MovesWhileOthersWrite,
     /// Threads around the node's answer what they read without any check.
     AnswersWithoutCheck,
+    /// Backups do not hear of a delete that finds no item, though the item may have been evicted.
+    DeletesOnlyWhatIsThere,
+    /// Backups keep items that were removed.
+    KeepsRemovedItems,
 }
 
 /// The answer of a backup that stored the message.
@@ -100,6 +104,17 @@ pub(crate) fn mutate(
             if mutant == Mutant::NoFencing =>
         {
             Some(Packet::Replication(as_if_stored(&message)))
+        }
+        Packet::Replication(ReplicationMessage::Append { stream, first, entries })
+            if mutant == Mutant::KeepsRemovedItems =>
+        {
+            let mut list = entries.to_vec();
+            let removals = list.iter_mut().map(|entry| &mut entry.mutation);
+            removals
+                .filter(|mutation| matches!(mutation, Mutation::RemoveItem(_)))
+                .for_each(|mutation| *mutation = Mutation::RepliesOnly);
+            let entries = list.into();
+            Some(Packet::Replication(ReplicationMessage::Append { stream, first, entries }))
         }
         Packet::Replication(ReplicationMessage::Append { stream, first, entries })
             if mutant == Mutant::LostLastBuffer =>

@@ -85,7 +85,7 @@ pub trait Workload: Sized {
     type Store: ChunkStore;
 
     /// Creates the workload and the store of its node; may adapt the node's settings.
-    fn open(settings: &mut NodeSettings) -> (Self, Self::Store);
+    fn open(settings: &mut NodeSettings, observed: &Observations) -> (Self, Self::Store);
 
     /// Opens the node's replica store, with what earlier incarnations left there; None without
     /// backups.
@@ -175,7 +175,7 @@ impl<W: Workload> NodeProcess for WorkloadNode<W> {
         };
         let cache_bytes = LIMIT_BYTES_MIN;
         let mut settings = NodeSettings { overlay, chunks, holds_items: false, cache_bytes };
-        let (workload, store) = W::open(&mut settings);
+        let (workload, store) = W::open(&mut settings, observed);
         let client = ClientId(u64::from(peer.node.get()) << 32 | u64::from(peer.incarnation));
         let mut node = Node::new(peer, settings, supers, client, store);
         if let Some((replica_store, recovered)) = W::replica_store(peer, observed) {

@@ -32,6 +32,8 @@ pub struct Observations {
     pub locks: LockHistory,
     /// Whether clients compete for the locks of a few chunks.
     pub has_contended_locks: bool,
+    /// Whether nodes evict items, as a cache does.
+    pub evicts: bool,
     /// The history of named items.
     pub items: ItemHistory,
     /// Answers that no client should have got.

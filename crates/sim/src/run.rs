@@ -74,6 +74,7 @@ impl Run {
         let mut world: World<ReplicatedItemNode> =
             World::new(seed, scenario.nodes, scenario.faults(), mutant);
         world.spares_last_holder = true;
+        world.observed.evicts = scenario.cache;
         world.run(scenario.seconds * 1_000);
         world.settle();
         world.read_items();

@@ -34,6 +34,9 @@ pub struct Scenario {
     pub one_way: bool,
     /// Whether clients run the item workload rather than the chunk workload.
     pub items: bool,
+    /// Whether nodes of the item workload evict items, as a cache does. Clients then only set, read
+    /// and delete keys.
+    pub cache: bool,
     /// Whether clients of the chunk workload also compete for the locks of a few chunks, with
     /// leases of seconds.
     pub locks: bool,
@@ -59,6 +62,7 @@ impl Default for Scenario {
             hangs,
             one_way,
             items: false,
+            cache: false,
             locks: false,
         }
     }

@@ -89,3 +89,24 @@ fn reads_that_nothing_checks_are_noticed() {
     let scenario = Scenario { items: true, seconds: 12, ..Scenario::default() };
     assert!(Run::seed_that_finds(&scenario, Mutant::AnswersWithoutCheck).is_some());
 }
+
+fn cache() -> Scenario {
+    Scenario { items: true, cache: true, seconds: 12, ..Scenario::default() }
+}
+
+/// Engines evict items, and nodes hear of most evictions.
+#[test]
+fn a_cache_shows_the_last_value_or_nothing() {
+    for seed in seeds(0, 4) {
+        let run = Run::execute(seed, Mutant::None, &cache());
+        assert_eq!(run.violations, Vec::<String>::new(), "seed {seed}");
+        assert!(run.acknowledged > 50, "seed {seed}: too little was written");
+    }
+}
+
+#[test]
+fn deleted_items_that_come_back_from_backups_are_noticed() {
+    for mutant in [Mutant::DeletesOnlyWhatIsThere, Mutant::KeepsRemovedItems] {
+        assert!(Run::seed_that_finds(&cache(), mutant).is_some(), "{mutant:?}");
+    }
+}

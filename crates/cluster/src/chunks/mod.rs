@@ -21,4 +21,4 @@ pub use request::{
 };
 pub(crate) use sessions::Sessions;
 pub use sessions::{CachedReply, ClientState, LockGrant, SessionState};
-pub use store::{ChunkStore, EngineStore, ItemClock, ItemStore, StoreError};
+pub use store::{ChunkStore, EngineStore, ItemClock, ItemStore, StoreError, StoreHost};

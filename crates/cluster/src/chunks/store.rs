@@ -123,6 +123,11 @@ pub trait ChunkStore {
     fn use_reserve(&mut self, does: bool) {
         let _ = does;
     }
+
+    /// The keys of items that the store has evicted since the last call, as far as it knows.
+    fn take_evicted(&mut self) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
 }
 
 impl<S: ChunkStore + ?Sized> ChunkStore for Box<S> {
@@ -189,6 +194,10 @@ impl<S: ChunkStore + ?Sized> ChunkStore for Box<S> {
 
     fn use_reserve(&mut self, does: bool) {
         (**self).use_reserve(does);
+    }
+
+    fn take_evicted(&mut self) -> Vec<Vec<u8>> {
+        (**self).take_evicted()
     }
 }
 
@@ -295,19 +304,33 @@ impl<W: Worker> ChunkStore for EngineStore<W> {
 /// Returns the time at which an operation runs. Call it after the request arrived.
 pub type ItemClock = Box<dyn Fn() -> ItemTime + Send>;
 
+/// The process around the engines of an [`ItemStore`].
+pub trait StoreHost {
+    /// As [`ChunkStore::use_reserve`].
+    fn use_reserve(&self, does: bool) {
+        let _ = does;
+    }
+
+    /// As [`ChunkStore::take_evicted`].
+    fn take_evicted(&self) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+}
+
+impl StoreHost for () {}
+
 /// Chunks in one engine and named items in another, since any bytes may be a user's key, including
-/// those of an id. Neither engine may evict. Every item has a CAS id, so a full engine answers a
-/// request for it.
-pub struct ItemStore<W, R = fn(bool)> {
+/// those of an id. The first may not evict, the second only if its host knows what. Every item has
+/// a CAS id, so a full engine answers a request for it.
+pub struct ItemStore<W, H = ()> {
     chunks: EngineStore<W>,
     items: W,
     seed: HashSeed,
     clock: ItemClock,
-    /// As [`ChunkStore::use_reserve`].
-    use_reserve: R,
+    host: H,
 }
 
-impl<W, R> std::fmt::Debug for ItemStore<W, R> {
+impl<W, H> std::fmt::Debug for ItemStore<W, H> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("ItemStore")
     }
@@ -323,13 +346,13 @@ impl<W: Worker> ItemStore<W> {
     ) -> Self {
         let seed = items.seed().clone();
         let chunks = EngineStore::from(chunks);
-        Self { chunks, items: items.worker(), seed, clock, use_reserve: |_| {} }
+        Self { chunks, items: items.worker(), seed, clock, host: () }
     }
 
-    /// Has `use_reserve` called for [`ChunkStore::use_reserve`].
-    pub fn with_reserve<R: Fn(bool)>(self, use_reserve: R) -> ItemStore<W, R> {
+    /// The store in a process that knows more of the engines.
+    pub fn with_host<H: StoreHost>(self, host: H) -> ItemStore<W, H> {
         let Self { chunks, items, seed, clock, .. } = self;
-        ItemStore { chunks, items, seed, clock, use_reserve }
+        ItemStore { chunks, items, seed, clock, host }
     }
 }
 
@@ -342,7 +365,7 @@ fn was_dropped_since(then: u8, now: &Now) -> bool {
     ahead != 0 && ahead < GENERATIONS_AHEAD
 }
 
-impl<W: Worker, R> ItemStore<W, R> {
+impl<W: Worker, H> ItemStore<W, H> {
     fn change_item(&mut self, key: &[u8], verb: Verb<'_>, now: &Now) -> Outcome {
         let op = Op { key: Key::new(key, &self.seed), verb };
         let outcome = self.items.apply(&op, now, &mut OneItem { now, hit: None });
@@ -416,7 +439,7 @@ impl Sink for OneItem<'_> {
     }
 }
 
-impl<W: Worker, R: Fn(bool)> ChunkStore for ItemStore<W, R> {
+impl<W: Worker, H: StoreHost> ChunkStore for ItemStore<W, H> {
     fn read(&mut self, id: ChunkId, read: &mut dyn FnMut(&[u8])) -> bool {
         self.chunks.read(id, read)
     }
@@ -532,6 +555,10 @@ impl<W: Worker, R: Fn(bool)> ChunkStore for ItemStore<W, R> {
     }
 
     fn use_reserve(&mut self, does: bool) {
-        (self.use_reserve)(does);
+        self.host.use_reserve(does);
+    }
+
+    fn take_evicted(&mut self) -> Vec<Vec<u8>> {
+        self.host.take_evicted()
     }
 }

@@ -26,6 +26,7 @@ use crate::replication::{
     ReplicationSettings, chunk,
 };
 
+mod evictions;
 mod failover;
 mod item_scan;
 mod migration;
@@ -58,6 +59,8 @@ pub struct ChunkSettings {
     pub give_up_ms: u64,
     /// Ids that failover loads in one step.
     pub load_ids: u64,
+    /// Whether the store evicts items.
+    pub evicts: bool,
     /// Settings of replication.
     pub replication: ReplicationSettings,
 }
@@ -71,6 +74,7 @@ impl Default for ChunkSettings {
             retry_ms: 100,
             give_up_ms: 5_000,
             load_ids: 8_192,
+            evicts: false,
             replication,
         }
     }
@@ -397,6 +401,7 @@ impl<S: ChunkStore> ChunkService<S> {
     /// Sends backups the changes since the last call, and more to those that catch up; publishes
     /// what this node serves, if that has changed. Call it once after a batch of requests.
     pub fn flush(&mut self, now_ms: u64, out: &mut Vec<ChunkCommand>) {
+        self.tell_of_evictions();
         let mut wanted = Vec::new();
         let sessions = &self.sessions;
         let export = |ids: IdRange| sessions.export(ids, now_ms);
@@ -718,7 +723,8 @@ impl<S: ChunkStore> ChunkService<S> {
         if op.verb != ItemVerb::Read {
             self.note_write(id, &op.key);
         }
-        if self.has_backups() && op.verb.writes() && answer.may_have_changed() {
+        let may_differ = answer.may_have_changed() || self.may_differ_at_backups(op);
+        if self.has_backups() && op.verb.writes() && may_differ {
             self.scan.note_write(RecordKey::item(id, &op.key));
             self.changed = Some((id, Some(self.kept(id, &op.key))));
         }

@@ -1,13 +1,10 @@
 //! A log of evicted items, kept while an observer wants it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use amalgam_op::{IgnorePoison, ItemView, Now};
-
-/// The number of evictions kept until they are taken; later ones are not logged.
-const MOST_KEPT: usize = 4096;
 
 /// An item that was evicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +25,8 @@ pub struct Evicted {
 /// it.
 #[derive(Default)]
 pub struct Evictions {
-    is_watched: AtomicBool,
+    /// Evictions that are kept until they are taken, at most; later ones are not logged.
+    most: AtomicUsize,
     items: Mutex<VecDeque<Evicted>>,
 }
 
@@ -37,19 +35,20 @@ impl Evictions {
         self.items.lock().ignore_poison()
     }
 
-    /// Starts or stops logging.
-    pub fn watch(&self, is_watched: bool) {
+    /// Keeps at most `most` evictions from here on until they are taken; none if it is 0.
+    pub fn watch(&self, most: usize) {
         // Relaxed: evictions under way may or may not be logged.
-        self.is_watched.store(is_watched, Ordering::Relaxed);
+        self.most.store(most, Ordering::Relaxed);
     }
 
     /// Logs an eviction, if evictions are watched.
     pub(super) fn note(&self, item: &ItemView<'_>, now: &Now) {
-        if !self.is_watched.load(Ordering::Relaxed) {
+        let most = self.most.load(Ordering::Relaxed);
+        if most == 0 {
             return;
         }
         let mut items = self.lock();
-        if items.len() < MOST_KEPT {
+        if items.len() < most {
             items.push_back(Evicted {
                 key: item.key.to_vec(),
                 value_bytes: item.value.len(),

@@ -130,9 +130,7 @@ fn watch<S: Store>(
     } else if let Some(events) = Events::parse(arguments) {
         if state.log.reserve() {
             state.log.want(events);
-            if let Some(evictions) = state.evictions() {
-                evictions.watch(state.log.wanted().meets(Events::EVICTIONS));
-            }
+            state.watch_evictions();
             slot.watches = Some(events);
             b"OK"
         } else {

@@ -35,6 +35,9 @@ use crate::watch::log::WatchLog;
 /// The smallest budget for connection buffers.
 const MIN_BUFFER_BYTES: usize = 8 << 20;
 
+/// Evictions that are recorded until watchers are sent them, at most.
+const EVICTIONS_MAX: usize = 4_096;
+
 /// What all threads of a server share: settings, index, budgets and counts.
 pub struct ServerState<S> {
     /// The settings, fixed at start.
@@ -228,10 +231,18 @@ impl<S: Store> ServerState<S> {
         self.engine_controls.as_ref().and_then(|controls| controls.evictions(&self.index))
     }
 
+    /// Has the index record evictions if somebody watches them.
+    pub fn watch_evictions(&self) {
+        let is_watched = self.log.wanted().meets(Events::EVICTIONS);
+        if let Some(evictions) = self.evictions() {
+            evictions.watch(if is_watched { EVICTIONS_MAX } else { 0 });
+        }
+    }
+
     /// Sends watchers the items that were evicted since the last call.
     pub fn report_evictions(&self) {
         let Some(evictions) = self.evictions() else { return };
-        evictions.watch(self.log.wanted().meets(Events::EVICTIONS));
+        self.watch_evictions();
         for evicted in evictions.take() {
             let has_cas = self.limits.hands_out_cas;
             let (key, value) = (evicted.key.len(), evicted.value_bytes);

@@ -5,23 +5,33 @@ use std::cell::Cell;
 use amalgam_index::Store as _;
 
 use super::*;
+use crate::chunks::StoreHost;
 
 /// Room for two of the source's chunks, and for all of them.
 const LIMITS: [usize; 2] = [80, 1 << 20];
+
+struct Host<'t> {
+    chunks: &'t Model,
+    is_open: &'t Cell<bool>,
+}
+
+impl StoreHost for Host<'_> {
+    fn use_reserve(&self, does: bool) {
+        self.is_open.set(does);
+        self.chunks.set_memory_limit(LIMITS[usize::from(does)]);
+    }
+}
 
 #[test]
 fn a_takeover_opens_the_reserve_which_clients_cannot_take() {
     let (chunks, items) = (model(), model());
     chunks.set_memory_limit(LIMITS[0]);
     let is_open = Cell::new(false);
-    let use_reserve = |does: bool| {
-        is_open.set(does);
-        chunks.set_memory_limit(LIMITS[usize::from(does)]);
-    };
+    let host = Host { chunks: &chunks, is_open: &is_open };
     let store = ItemStore::new(&chunks, &items, Box::new(|| ItemTime::FIRST));
     let replication = ReplicationSettings { backups: 2, ..ReplicationSettings::default() };
     let limits = ChunkSettings { replication, ..ChunkSettings::default() };
-    let mut service = ChunkService::new(me(), limits, store.with_reserve(use_reserve));
+    let mut service = ChunkService::new(me(), limits, store.with_host(host));
     service.set_members([me(), peer(1), peer(4)].into_iter());
     assert_eq!(service.write(id(1), &value(1)), Ok(Response::Ok), "there is room for a client");
     service.changed = None;
