@@ -63,7 +63,7 @@ pub trait Store: Send + Sync + Sized + 'static {
 /// [`HotRingR`](crate::HotRingR), [`HotRingS`](crate::HotRingS), [`Pipeline`](crate::Pipeline) and,
 /// for tests, [`Model`](crate::model::Model). The trait is not meant to be implemented outside of
 /// this repository.
-pub trait Engine: Store {
+pub trait Engine: Store<Worker<'static>: Send> {
     /// Builds an empty engine.
     ///
     /// # Errors

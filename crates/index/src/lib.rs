@@ -1,8 +1,10 @@
 //! Concurrent in-memory maps from byte strings to byte strings, with a choice of index engine.
 //!
 //! A [`Map`] holds items within a bound of memory, lets them expire, and evicts when it is full.
-//! Threads share it; each works through a [`Handle`] of its own, which carries the thread's memory
-//! pool and its place in the reclamation scheme. The engine is chosen by type:
+//! Threads share it; each works through a [`Handle`], which carries a memory pool and a place in
+//! the reclamation scheme: one of its own ([`Map::handle`], or [`Map::owned_handle`], which borrows
+//! nothing and may move to another thread), or one from the map's pool ([`Map::with`]), which suits
+//! tasks and thread pools. The engine is chosen by type:
 //!
 //! | engine | what it is | choose it for |
 //! | --- | --- | --- |
@@ -78,6 +80,8 @@ mod sync;
 pub use hotring::{HotRingR, HotRingS};
 #[cfg(not(loom))]
 pub use map::IncrementError;
+#[cfg(not(loom))]
+pub use map::OwnedHandle;
 #[cfg(not(loom))]
 pub use map::{Handle, InsertError, Map, MapBuilder};
 pub use memc3::Memc3;

@@ -1,15 +1,16 @@
 //! The builder of a [`Map`]: its settings, and opening it.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Instant;
 
 use amalgam_op::HashSeed;
 
-use super::{Map, Shared};
-use crate::{Configuration, Engine, OpenError, maintenance};
+use super::Map;
+use super::owner::{OwnedWorker, Owner, Shared};
+use super::pool::HandlePool;
+use crate::{Configuration, Engine, OpenError, Worker};
 
 /// The settings of a [`Map`], and [`MapBuilder::open`].
 ///
@@ -30,6 +31,8 @@ pub struct MapBuilder {
 
 /// The default number of handles that may exist at once.
 const HANDLES: usize = 64;
+/// The largest number of handles that may exist at once.
+const MOST_HANDLES: usize = 1 << 16;
 
 impl Default for MapBuilder {
     fn default() -> Self {
@@ -81,7 +84,7 @@ impl MapBuilder {
     }
 
     /// The number of [`Handle`](crate::Handle)s that may exist at once. Each costs some hundred
-    /// bytes, in use or not.
+    /// bytes, in use or not. At least 1, at most 65,536.
     #[must_use]
     pub fn handles(mut self, handles: usize) -> Self {
         // The background thread is a worker as well.
@@ -103,15 +106,41 @@ impl MapBuilder {
     ///
     /// If the settings contradict each other, or the system refuses the memory or the thread.
     pub fn open<E: Engine>(&self) -> Result<Map<E>, OpenError> {
-        let index = E::open(&self.configuration)?;
-        let stop = AtomicBool::new(false);
-        let (opened, in_flight) = (Instant::now(), Default::default());
-        let shared = Arc::new(Shared { index, opened, stop, in_flight });
-        let maintained = Arc::clone(&shared);
-        let work = move || {
-            maintenance::run(&maintained.index, || maintained.now(), &maintained.stop);
-        };
-        let maintenance = thread::Builder::new().name("amalgam-map".to_owned()).spawn(work)?;
-        Ok(Map { shared, maintenance: Some(maintenance) })
+        let handles = self.configuration.workers - 1;
+        if !(1..=MOST_HANDLES).contains(&handles) {
+            return Err(OpenError::Configuration(format!(
+                "a map has 1 to {MOST_HANDLES} handles, not {handles}"
+            )));
+        }
+        let shared = Arc::new(Shared::new(E::open(&self.configuration)?));
+        // Before the thread starts, and before anybody can take a handle: the index has no worker
+        // to spare, and the thread must not be the one that finds none left.
+        let worker = OwnedWorker::new(Arc::clone(&shared));
+        let pool = Arc::new(HandlePool::new(handles));
+        let idle = Arc::downgrade(&pool);
+        let mut owner = Owner::new(shared, handles);
+        let work = move || maintain(worker, &idle);
+        owner.set_thread(thread::Builder::new().name("amalgam-map".to_owned()).spawn(work)?);
+        Ok(Map { pool, owner: Arc::new(owner) })
+    }
+}
+
+/// The background thread of a map.
+fn maintain<E: Engine>(mut worker: OwnedWorker<E>, pool: &Weak<HandlePool<E>>) {
+    let shared = Arc::clone(&worker.shared);
+    let mut rested_at = 0;
+    while !shared.stop.load(Ordering::Relaxed) {
+        let now = shared.now();
+        let more = E::maintain(&mut worker, &now);
+        worker.quiesce();
+        if rested_at != now.seconds
+            && let Some(pool) = pool.upgrade()
+        {
+            pool.rest_idle();
+            rested_at = now.seconds;
+        }
+        if !more {
+            shared.index.maintenance_signal().wait();
+        }
     }
 }

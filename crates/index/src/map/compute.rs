@@ -4,50 +4,17 @@
 //! Thread safety: a change that a closure decides takes effect only if no other thread changed the
 //! item since the closure saw it; otherwise the closure is called again, or the item stays.
 
-use std::collections::HashSet;
 use std::fmt::{Display, Formatter, Result as FormatResult};
 use std::ops::ControlFlow;
-use std::sync::{Condvar, Mutex};
+use std::sync::Arc;
 
-use amalgam_op::{Arithmetic, Compare, Delete, Get, IgnorePoison, Outcome, Store, StoreMode, Verb};
+use amalgam_op::{Arithmetic, Compare, Delete, Get, Outcome, Store, StoreMode, Verb};
 
 use super::handle::{Handle, InsertError, is_valid};
 use crate::{Cursor, Engine, Worker};
 
 /// Buckets, about, that are visited before memory that other threads free may be reused.
 const SCAN_BUDGET: usize = 256;
-
-/// Keys whose values are being computed. A thread that finds its key there waits for the result.
-#[derive(Default)]
-pub(super) struct InFlight {
-    keys: Mutex<HashSet<Box<[u8]>>>,
-    ended: Condvar,
-}
-
-impl InFlight {
-    /// Waits until no other thread computes the value of `key`, and claims it.
-    fn claim<'f>(&'f self, key: &'f [u8]) -> Claim<'f> {
-        let mut keys = self.keys.lock().ignore_poison();
-        while keys.contains(key) {
-            keys = self.ended.wait(keys).ignore_poison();
-        }
-        keys.insert(key.into());
-        Claim { in_flight: self, key }
-    }
-}
-
-/// The right to compute the value of a key; given up when dropped, also by a panic.
-struct Claim<'f> {
-    in_flight: &'f InFlight,
-    key: &'f [u8],
-}
-
-impl Drop for Claim<'_> {
-    fn drop(&mut self) {
-        self.in_flight.keys.lock().ignore_poison().remove(self.key);
-        self.in_flight.ended.notify_all();
-    }
-}
 
 /// The reason why a number was not increased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +139,7 @@ impl<E: Engine> Handle<'_, E> {
         if !is_valid(key) {
             return Err(InsertError::KeyLength);
         }
-        let shared = self.shared;
+        let shared = Arc::clone(self.shared());
         let _claim = shared.in_flight.claim(key);
         if let Some(value) = self.get(key) {
             return Ok(value);
@@ -200,7 +167,7 @@ impl<E: Engine> Handle<'_, E> {
     /// # Ok::<(), amalgam_index::OpenError>(())
     /// ```
     pub fn for_each(&mut self, mut visit: impl FnMut(&[u8], &[u8])) {
-        let now = self.shared.now();
+        let now = self.shared().now();
         let mut next = Some(Cursor::START);
         while let Some(from) = next {
             next = self.worker.scan(from, SCAN_BUDGET, &mut |item| {
@@ -227,7 +194,7 @@ impl<E: Engine> Handle<'_, E> {
     /// # Ok::<(), amalgam_index::OpenError>(())
     /// ```
     pub fn retain(&mut self, mut keep: impl FnMut(&[u8], &[u8]) -> bool) -> u64 {
-        let now = self.shared.now();
+        let now = self.shared().now();
         let mut removed = 0;
         let mut next = Some(Cursor::START);
         while let Some(from) = next {

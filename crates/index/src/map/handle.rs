@@ -1,14 +1,17 @@
 //! One thread's access to a [`Map`](super::Map).
 
 use std::fmt::{Display, Formatter, Result as FormatResult};
+use std::marker::PhantomData;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use amalgam_op::{
     Delete, Get, HashSeed, ItemView, Key, MAX_KEY_BYTES, Op, Outcome, Store, StoreMode, Verb,
 };
 
-use super::Shared;
+use super::owner::{OwnedWorker, Owner, Permit, Shared};
+use crate::mercury::Mercury;
 use crate::{Engine, Found, Sink, Worker};
 
 /// The longest time to live in seconds that is written as a duration, thirty days: engines read a
@@ -18,13 +21,35 @@ const LONGEST_DURATION_SECONDS: u64 = 60 * 60 * 24 * 30;
 /// The number of keys in a batch of the engine.
 const BATCH: usize = 64;
 
-/// One thread's access to a [`Map`](crate::Map). It stays with its thread; other threads have their
-/// own. Methods are linearizable unless they say otherwise.
+/// One thread's access to a [`Map`](crate::Map). A handle may move to another thread (it is
+/// `Send`), but threads do not share it. Methods are linearizable unless they say otherwise.
+///
+/// A handle keeps memory at hand for its next writes. Drop it, or call [`rest`](Self::rest), before
+/// a long pause.
 pub struct Handle<'m, E: Engine> {
-    pub(super) shared: &'m Shared<E>,
-    seed: &'m HashSeed,
-    pub(super) worker: E::Worker<'m>,
+    // Dropped before the permit, which stands for it.
+    pub(super) worker: OwnedWorker<E>,
+    seed: HashSeed,
+    permit: Permit<E>,
+    /// The lifetime binds borrowed handles to their map; an [`OwnedHandle`] needs none.
+    map: PhantomData<&'m ()>,
 }
+
+/// A [`Handle`] that keeps its map open and borrows nothing: for tasks, thread pools, and
+/// structures that outlive a scope. The map's background thread ends with the map or, if that is
+/// later, with its last owned handle. From [`Map::owned_handle`](crate::Map::owned_handle).
+///
+/// ```
+/// use amalgam_index::{Map, MapBuilder, OwnedHandle};
+///
+/// let map: Map = MapBuilder::new().open()?;
+/// let mut handle: OwnedHandle = map.owned_handle();
+/// let thread = std::thread::spawn(move || handle.insert(b"key", b"value"));
+/// assert_eq!(thread.join().expect("it ends"), Ok(()));
+/// assert!(map.handle().contains(b"key"));
+/// # Ok::<(), amalgam_index::OpenError>(())
+/// ```
+pub type OwnedHandle<E = Mercury> = Handle<'static, E>;
 
 /// The reason why an item was not inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +76,28 @@ impl Display for InsertError {
 impl std::error::Error for InsertError {}
 
 impl<'m, E: Engine> Handle<'m, E> {
-    pub(super) fn new(shared: &'m Shared<E>) -> Self {
-        Self { shared, seed: shared.index.seed(), worker: shared.index.worker() }
+    /// None if as many handles exist as may at once.
+    pub(super) fn new(owner: &Arc<Owner<E>>) -> Option<Self> {
+        let permit = Permit::take(owner)?;
+        let worker = OwnedWorker::new(Arc::clone(&owner.shared));
+        let seed = worker.shared.index.seed().clone();
+        Some(Self { worker, seed, permit, map: PhantomData })
+    }
+
+    /// Whether this is a handle of the map of `owner`.
+    pub(super) fn belongs_to(&self, owner: &Arc<Owner<E>>) -> bool {
+        Arc::ptr_eq(&self.permit.0, owner)
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared<E>> {
+        &self.worker.shared
+    }
+
+    /// Gives up the memory that the handle keeps at hand for its next writes, so that others can
+    /// take it. Returns whether more can be given up later, when other threads have finished what
+    /// they read. Worth a call before a long pause; takes some microseconds.
+    pub fn rest(&mut self) -> bool {
+        self.worker.rest()
     }
 
     /// A copy of the value of `key`; None if the key is absent or its item has expired.
@@ -79,12 +124,12 @@ impl<'m, E: Engine> Handle<'m, E> {
     /// linearizable by itself; together they are not a transaction.
     pub fn get_many(&mut self, keys: &[&[u8]], read: impl FnMut(usize, &[u8])) -> usize {
         let mut sink = Reads { read, positions: [0; BATCH], hits: 0 };
-        let now = self.shared.now();
+        let now = self.shared().now();
         for (number, group) in keys.chunks(BATCH).enumerate() {
             let mut hashed = [None; BATCH];
             let mut count = 0;
             for (place, key) in group.iter().enumerate() {
-                if let Some(key) = hash(key, self.seed) {
+                if let Some(key) = hash(key, &self.seed) {
                     hashed[count] = Some(key);
                     sink.positions[count] = number * BATCH + place;
                     count += 1;
@@ -180,8 +225,9 @@ impl<'m, E: Engine> Handle<'m, E> {
         verb: Verb<'_>,
         read: impl FnMut(&ItemView<'_>),
     ) -> Option<Outcome> {
-        let op = Op { key: hash(key, self.seed)?, verb };
-        let outcome = self.worker.apply(&op, &self.shared.now(), &mut Shown(read));
+        let op = Op { key: hash(key, &self.seed)?, verb };
+        let now = self.shared().now();
+        let outcome = self.worker.apply(&op, &now, &mut Shown(read));
         self.worker.quiesce();
         Some(outcome)
     }
@@ -193,7 +239,7 @@ impl<'m, E: Engine> Handle<'m, E> {
         if seconds <= LONGEST_DURATION_SECONDS {
             return seconds as i64;
         }
-        let now = self.shared.now();
+        let now = self.shared().now();
         let date = seconds.saturating_add(u64::from(now.seconds));
         i64::try_from(date).unwrap_or(i64::MAX).saturating_add(now.epoch_unix_seconds)
     }

@@ -1,33 +1,37 @@
 //! The library's public interface: an engine with its background thread, clock and seed, as a map
 //! that other programs embed. `api.txt`, next to `Cargo.toml`, lists what stays compatible.
 //!
-//! Thread safety: a [`Map`] is shared by reference; each thread works through a [`Handle`].
+//! Thread safety: a [`Map`] is shared by reference; each thread works through a [`Handle`], of its
+//! own or out of the map's pool.
 //!
 //! Invariants:
 //! 1. No other module of the crate reads a clock. Engines get the time as an argument.
 //! 2. No input causes a panic: a key of an invalid length is a miss to reads and an error to
 //!    writes.
-//! 3. The background thread ends before the engine is dropped: [`Map`] joins it on drop.
+//! 3. The background thread ends before the engine is dropped. The map and its handles own it
+//!    together; the pool of handles belongs to the map alone, or nobody would be the last owner.
 
 mod builder;
 mod compute;
 mod handle;
+mod in_flight;
+mod owner;
+#[cfg(test)]
+mod owner_tests;
+mod pool;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::Instant;
-
-use amalgam_op::Now;
 
 use crate::mercury::Mercury;
 use crate::{Engine, Statistics};
+use owner::Owner;
+use pool::HandlePool;
 
 pub use builder::MapBuilder;
 pub use compute::IncrementError;
-pub use handle::{Handle, InsertError};
+pub use handle::{Handle, InsertError, OwnedHandle};
 
 /// A concurrent map from byte strings to byte strings within a bound of memory.
 ///
@@ -45,34 +49,56 @@ pub use handle::{Handle, InsertError};
 /// # Ok::<(), amalgam_index::OpenError>(())
 /// ```
 pub struct Map<E: Engine = Mercury> {
-    shared: Arc<Shared<E>>,
-    maintenance: Option<JoinHandle<()>>,
-}
-
-/// What a map shares with its background thread.
-struct Shared<E> {
-    index: E,
-    opened: Instant,
-    stop: AtomicBool,
-    in_flight: compute::InFlight,
-}
-
-impl<E> Shared<E> {
-    /// The time since the map was opened, from second 1 on: engines have no second 0.
-    fn now(&self) -> Now {
-        Now::at(u32::try_from(self.opened.elapsed().as_secs() + 1).unwrap_or(u32::MAX))
-    }
+    pool: Arc<HandlePool<E>>,
+    owner: Arc<Owner<E>>,
 }
 
 impl<E: Engine> Map<E> {
     /// A handle for the calling thread. Making one takes about a microsecond, so a thread should
-    /// keep its handle for as long as it works.
+    /// keep its handle for as long as it works, or call [`with`](Self::with).
     ///
     /// # Panics
     ///
     /// If more handles exist at once than [`MapBuilder::handles`] allows.
     pub fn handle(&self) -> Handle<'_, E> {
-        Handle::new(&self.shared)
+        self.owned_handle()
+    }
+
+    /// A [`handle`](Self::handle) that borrows nothing and keeps the map open.
+    ///
+    /// # Panics
+    ///
+    /// If more handles exist at once than [`MapBuilder::handles`] allows.
+    pub fn owned_handle(&self) -> OwnedHandle<E> {
+        Handle::new(&self.owner)
+            .or_else(|| self.pool.take_idle())
+            .expect("more handles at once than MapBuilder::handles allows")
+    }
+
+    /// Calls `work` with a handle from the map's pool: a map in an `Arc` or a `static` serves any
+    /// thread or task, as often as it likes, and nobody keeps a handle. Taking one and putting it
+    /// back takes two atomic operations, usually on a cache line of the calling thread's own.
+    ///
+    /// Calls wait while all of [`MapBuilder::handles`] are in use, so `work` should not call `with`
+    /// in turn: it would wait for itself if it came to the last.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use amalgam_index::{Map, MapBuilder};
+    ///
+    /// let map: Arc<Map> = Arc::new(MapBuilder::new().open()?);
+    /// let threads = [1, 2].map(|number: u8| {
+    ///     let map = Arc::clone(&map);
+    ///     std::thread::spawn(move || map.with(|handle| handle.insert(&[number], b"value")))
+    /// });
+    /// for thread in threads {
+    ///     assert_eq!(thread.join().expect("it ends"), Ok(()));
+    /// }
+    /// assert_eq!(map.with(|handle| handle.get_many(&[&[1], &[2], &[3]], |_, _| ())), 2);
+    /// # Ok::<(), amalgam_index::OpenError>(())
+    /// ```
+    pub fn with<R>(&self, work: impl FnOnce(&mut OwnedHandle<E>) -> R) -> R {
+        self.pool.with(&self.owner, work)
     }
 
     /// The number of items in the map. Expired items count until their memory is reclaimed.
@@ -88,23 +114,20 @@ impl<E: Engine> Map<E> {
     /// Counts of items, memory by use, evictions, and the engine's figures of its table. The call
     /// visits a sample of the table, so it is meant for displays and not for every request.
     pub fn statistics(&self) -> Statistics {
-        self.shared.index.statistics()
+        self.owner.shared.index.statistics()
     }
 
     /// Changes the bound of memory in bytes, up to four times that at opening. After a reduction
     /// items are evicted over time.
     pub fn set_memory_bytes(&self, bytes: usize) {
-        self.shared.index.set_memory_limit(bytes);
+        self.owner.shared.index.set_memory_limit(bytes);
     }
 }
 
 impl<E: Engine> Drop for Map<E> {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        self.shared.index.maintenance_signal().raise();
-        if let Some(thread) = self.maintenance.take() {
-            // If the thread panicked, its message has been printed.
-            let _ = thread.join();
-        }
+        // The background thread may hold the pool for a moment yet; it must not end up with the
+        // handles.
+        self.pool.clear();
     }
 }

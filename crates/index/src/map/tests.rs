@@ -102,7 +102,7 @@ fn items_live_for_longer_than_thirty_days() {
     for days in [29, 30, 31, 400, 40_000] {
         let ttl = Duration::from_secs(days * day);
         assert_eq!(handle.insert_for(b"key", b"value", ttl), Ok(()));
-        let now = map.shared.now();
+        let now = map.owner.shared.now();
         let mut left = None;
         let get = Verb::Get(Get { wants_cas: true, ..Get::default() });
         handle.apply_with(b"key", get, |item| left = item.expiry.remaining_seconds(&now));

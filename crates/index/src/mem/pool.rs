@@ -154,7 +154,8 @@ impl<'m> Pool<'m> {
     }
 
     /// Keeps every item that can be reached now from being reused while the guard lives. Guards
-    /// nest; the pool reclaims its own retired memory only when it holds none.
+    /// nest; the pool reclaims its own retired memory only when it holds none. Requires: the pool
+    /// moves to no other thread while the guard lives.
     #[inline]
     pub fn pin(&self) -> Guard<'m> {
         self.memory.epochs.pin(self.slot)

@@ -188,6 +188,12 @@ pub(super) struct TableHandle<'i, L: Locking> {
     hint: Cell<Hint>,
 }
 
+// SAFETY: the pointers of `view` and `hint` name tables of `tables`, which all threads share
+// (`Buckets` is `Sync`), and are followed only while the worker is inside: that is within one call
+// of the worker, which nobody can move meanwhile. The thread lock is a flag that belongs to the
+// worker, not to a thread.
+unsafe impl<L: Locking> Send for TableHandle<'_, L> where Buckets<L>: Sync {}
+
 impl<L: Locking> Drop for TableHandle<'_, L> {
     fn drop(&mut self) {
         self.tables.thread_locks.deregister(self.lock);
