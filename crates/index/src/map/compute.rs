@@ -133,18 +133,50 @@ impl<E: Engine> Handle<'_, E> {
         key: &[u8],
         make: impl FnOnce() -> Vec<u8>,
     ) -> Result<Vec<u8>, InsertError> {
+        self.try_get_or_insert_with(key, || Ok(make()))
+    }
+
+    /// As [`get_or_insert_with`](Self::get_or_insert_with), for a value whose making may fail.
+    /// Then nothing is stored, the caller gets the error, and one of those who wait calls its own
+    /// `make`.
+    ///
+    /// ```
+    /// use amalgam_index::InsertError;
+    ///
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// let mut handle = map.handle();
+    /// let fails = || Err(std::io::Error::other("no answer"));
+    /// assert!(handle.try_get_or_insert_with(b"key", fails).is_err());
+    /// let made = handle.try_get_or_insert_with(b"key", || Ok::<_, InsertError>(b"made".to_vec()));
+    /// assert_eq!(made, Ok(b"made".to_vec()));
+    /// # Ok::<(), amalgam_index::OpenError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// That of `make`, or, turned into its type, that of [`insert`](Self::insert).
+    pub fn try_get_or_insert_with<X: From<InsertError>>(
+        &mut self,
+        key: &[u8],
+        make: impl FnOnce() -> Result<Vec<u8>, X>,
+    ) -> Result<Vec<u8>, X> {
         if let Some(value) = self.get(key) {
             return Ok(value);
         }
         if !is_valid(key) {
-            return Err(InsertError::KeyLength);
+            return Err(InsertError::KeyLength.into());
         }
         let shared = Arc::clone(self.shared());
         let _claim = shared.in_flight.claim(key);
         if let Some(value) = self.get(key) {
             return Ok(value);
         }
-        let value = make();
+        let value = make()?;
+        Ok(self.keep(key, value)?)
+    }
+
+    /// Stores a value that was made because `key` was absent; returns the value that `key` has.
+    pub(super) fn keep(&mut self, key: &[u8], value: Vec<u8>) -> Result<Vec<u8>, InsertError> {
         match self.insert_if_absent(key, &value)? {
             true => Ok(value),
             // Another function stored a value meanwhile. If that is gone already, ours is as good.

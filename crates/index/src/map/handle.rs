@@ -75,6 +75,12 @@ impl Display for InsertError {
 
 impl std::error::Error for InsertError {}
 
+impl From<InsertError> for std::io::Error {
+    fn from(error: InsertError) -> Self {
+        Self::other(error)
+    }
+}
+
 impl<'m, E: Engine> Handle<'m, E> {
     /// None if as many handles exist as may at once.
     pub(super) fn new(owner: &Arc<Owner<E>>) -> Option<Self> {

@@ -19,6 +19,7 @@ mod owner;
 #[cfg(test)]
 mod owner_tests;
 mod pool;
+mod task;
 #[cfg(test)]
 mod tests;
 
