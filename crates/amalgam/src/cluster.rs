@@ -28,6 +28,7 @@ use crate::size::Size;
 use crate::{clients, extended};
 use secrets::{operator_token, secret, token};
 
+mod check;
 mod holding;
 mod restore;
 mod secrets;
@@ -71,6 +72,8 @@ pub enum ClusterCommand {
     Dev(Box<DevOptions>),
     /// Show the nodes of a cluster and what they hold
     Status(status::StatusOptions),
+    /// Tell whether any one node may be taken away now: exit code 0 if so, else 1, with the reasons
+    Check(ConnectOptions),
     /// Move all contents of a node to the other nodes and wait for it; then the node can be stopped
     Drain(ConnectOptions),
     /// Write the state of a cluster to an etcd that lost it, from the copies of its nodes
@@ -302,7 +305,7 @@ impl DevOptions {
     }
 }
 
-/// How to reach a node, for `amalgam cluster status` and `drain`.
+/// How to reach a node, for `amalgam cluster status`, `check` and `drain`.
 #[derive(Args)]
 pub struct ConnectOptions {
     /// Address of a node, as its option --listen names it; every node knows the others
@@ -389,6 +392,7 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
             with_chosen_engine(&common, RunLocal { options: &common, nodes, port })
         }
         ClusterCommand::Status(options) => status::status(options),
+        ClusterCommand::Check(options) => check::check(options),
         ClusterCommand::Drain(options) => drain(options),
         ClusterCommand::Restore(options) => restore::restore(options),
         ClusterCommand::Token => secrets::make_token(),

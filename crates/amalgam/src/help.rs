@@ -26,6 +26,7 @@ const TOPICS: &[(&str, &[Topic])] = &[
     ("cluster node", NODE_TOPICS),
     ("cluster dev", NODE_TOPICS),
     ("cluster status", STATUS_TOPICS),
+    ("cluster check", CONNECT_TOPICS),
     ("cluster drain", CONNECT_TOPICS),
     ("cluster restore", RESTORE_TOPICS),
     (

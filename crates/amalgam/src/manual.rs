@@ -273,6 +273,7 @@ mod tests {
             "amalgam-advise.1",
             "amalgam-bench-server.1",
             "amalgam-bench.1",
+            "amalgam-cluster-check.1",
             "amalgam-cluster-dev.1",
             "amalgam-cluster-drain.1",
             "amalgam-cluster-node.1",

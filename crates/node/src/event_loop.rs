@@ -21,7 +21,6 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Instant;
 
 use amalgam_cluster::chunks::{Action, ChunkError, ChunkStore};
 use amalgam_cluster::coordinator::Proposal;
@@ -29,7 +28,7 @@ use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::node::{Node, NodeCommand};
 use amalgam_cluster::overlay::{self, Message, Peer, position};
 use amalgam_cluster::replication::ReplicaStore;
-use amalgam_cluster::wire::{Control, FrameSource, NodeStatus, OwnedRange, Packet, WIRE_VERSION};
+use amalgam_cluster::wire::{Control, FrameSource, Packet, WIRE_VERSION};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
@@ -41,6 +40,8 @@ use crate::handshake::{Handshake, HandshakeError, Identity};
 use crate::lease_keeper::FINAL_TARGET;
 use crate::membership::Snapshot;
 use crate::node_state::NodeState;
+
+mod about_node;
 
 /// How often the node looks at its clock, in milliseconds.
 const TICK_MS: u64 = 10;
@@ -559,26 +560,16 @@ impl<S: ChunkStore> EventLoop<S> {
             Packet::Overlay(Message::LookUp { token, id, hops, .. }) => {
                 self.relay(connection, token, (id, hops));
             }
-            Packet::Control(Control::GetStatus) => {
-                let status = Control::Status(Box::new(self.status()));
-                self.push(connection, number, &Packet::Control(status));
-            }
-            Packet::Control(Control::GetClock) => {
-                let clock = Control::Clock(boot_ms());
-                self.push(connection, number, &Packet::Control(clock));
-            }
-            Packet::Control(Control::LocateItem(key)) => {
-                if let Some(id) = self.node.chunks().item_id(&key) {
-                    self.push(connection, number, &Packet::Control(Control::ItemLocation(id)));
+            Packet::Control(
+                question @ (Control::GetStatus
+                | Control::GetClock
+                | Control::GetMemory
+                | Control::LocateItem(_)
+                | Control::GetOwnership(_)),
+            ) => {
+                if let Some(answer) = self.about_node(&question) {
+                    self.push(connection, number, &Packet::Control(answer));
                 }
-            }
-            Packet::Control(Control::GetOwnership(id)) => {
-                let chunks = self.node.chunks();
-                let range = chunks.around(id).map(|(ids, epoch)| {
-                    let replicas = chunks.replication().lag(id);
-                    OwnedRange { ids, epoch, replicas }
-                });
-                self.push(connection, number, &Packet::Control(Control::Ownership(range)));
             }
             Packet::Control(Control::Migrate { .. } | Control::Drain)
                 if !self.may_operate(connection) =>
@@ -759,38 +750,6 @@ impl<S: ChunkStore> EventLoop<S> {
                 self.charge(number);
             }
             Err(_) => self.close(number),
-        }
-    }
-
-    fn status(&mut self) -> NodeStatus {
-        let chunks = self.node.chunks();
-        let catalog = self.node.super_peer().catalog();
-        let ((partitions, ids, spans), ranges) = self.counts.get(Instant::now, || {
-            let ranges = (catalog.all_ranges().count(), catalog.summaries().count());
-            (chunks.holdings(), (ranges.0 as u64, ranges.1 as u64))
-        });
-        let (outgoing, incoming) = chunks.moves();
-        NodeStatus {
-            peer: self.me,
-            members: self.snapshot.members().map(|(peer, at)| (peer, at.to_owned())).collect(),
-            supers: self.snapshot.view.supers().collect(),
-            revision: self.snapshot.view.revision,
-            flushes: self.state.clock.flushes(),
-            partitions,
-            ids,
-            spans,
-            ranges,
-            moves: (outgoing as u64, incoming as u64),
-            backups: chunks.replication().configured_backups() as u64,
-            reduced: (chunks.replication().counts().0 as u64, chunks.failovers() as u64),
-            kept: self
-                .node
-                .replica_store()
-                .map_or(0, |replica_store| replica_store.counts().0 as u64),
-            lease_left_ms: self.state.deadline_ms().saturating_sub(boot_ms()),
-            rate: chunks.load_balancer().rate(),
-            hot_moves: chunks.load_balancer().moved(),
-            release: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
 }

@@ -496,7 +496,8 @@ impl RunningNode {
                 let now_ms = boot_ms();
                 if now_ms >= next_ms {
                     next_ms = now_ms + RESERVE_TICK_MS;
-                    engines.keep_reserve(now_ms, state.snapshot().members().count());
+                    let members = state.snapshot().members().count();
+                    state.set_memory(engines.keep_reserve(now_ms, members));
                 }
                 if let Some(target) = state.clock.begin_sweep() {
                     engines.sweep(&|| state.clock.now());

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use amalgam_cluster::chunks::{ChunkStore, ItemClock, ItemStore, StoreHost};
+use amalgam_cluster::wire::{MemoryUse, NodeMemory};
 use amalgam_index::mem::Evictions;
 use amalgam_index::{Cursor, Engine, Found, NullSink, Sink, Statistics, Worker, maintenance};
 use amalgam_op::{Get, HashSeed, IgnorePoison, ItemView, Key, Now, Op, Outcome, Verb};
@@ -49,8 +50,9 @@ pub trait NodeEngines: Send + Sync + fmt::Debug {
     fn set_memory_limit(&self, bytes: usize);
 
     /// Keeps a part of the memory for what other members leave behind, if the node takes over from
-    /// them. Call it about once a second, with the time in milliseconds and the number of members.
-    fn keep_reserve(&self, now_ms: u64, members: usize);
+    /// them, and returns the use of the memory. Call it about once a second, with the time in
+    /// milliseconds and the number of members.
+    fn keep_reserve(&self, now_ms: u64, members: usize) -> NodeMemory;
 
     /// Grows tables and moves pages of one engine until `stop` is set and
     /// [`NodeEngines::wake_maintenance`] is called. One thread for each engine should.
@@ -141,6 +143,7 @@ impl<W: Worker> ItemWorker for W {
 pub struct Engines<E> {
     items: E,
     chunks: E,
+    evicts: bool,
     reserves: Mutex<Reserves>,
 }
 
@@ -159,18 +162,24 @@ impl<E: Engine> Engines<E> {
         }
         let item_reserve = Reserve::new(items.1, takes_over && !evicts);
         let reserves = Reserves { items: item_reserve, chunks: Reserve::new(chunks.1, takes_over) };
-        Self { items: items.0, chunks: chunks.0, reserves: Mutex::new(reserves) }
+        Self { items: items.0, chunks: chunks.0, evicts, reserves: Mutex::new(reserves) }
     }
 
-    /// Changes the reserves, and sets the engines' limits by them.
-    fn set_reserves(&self, change: impl Fn(&mut Reserve)) {
+    /// Changes the reserves, and sets the engines' limits by them. Returns the use of the memory of
+    /// items and of chunks.
+    fn set_reserves(&self, change: impl Fn(&mut Reserve)) -> [MemoryUse; 2] {
         let mut reserves = self.reserves.lock().ignore_poison();
         let Reserves { items, chunks } = &mut *reserves;
-        for (reserve, engine) in [(items, &self.items), (chunks, &self.chunks)] {
+        [(items, &self.items), (chunks, &self.chunks)].map(|(reserve, engine)| {
             change(reserve);
-            let used = engine.statistics().memory.used as usize;
-            engine.set_memory_limit(reserve.limit(used));
-        }
+            let memory = engine.statistics().memory;
+            engine.set_memory_limit(reserve.limit(memory.used as usize));
+            let (fillable, limit) = reserve.memory();
+            // Pages stay with an engine that does not evict; what is free in them can be filled.
+            let free = memory.losses.free_slots + memory.free_pages * memory.page_bytes;
+            let used = memory.used.saturating_sub(free);
+            MemoryUse { used, fillable: fillable as u64, limit: limit as u64 }
+        })
     }
 }
 
@@ -215,8 +224,9 @@ impl<E: Engine> NodeEngines for Engines<E> {
         self.items.set_memory_limit(reserves.items.limit(used));
     }
 
-    fn keep_reserve(&self, now_ms: u64, members: usize) {
-        self.set_reserves(|reserve| reserve.saw_members(now_ms, members));
+    fn keep_reserve(&self, now_ms: u64, members: usize) -> NodeMemory {
+        let [items, chunks] = self.set_reserves(|reserve| reserve.saw_members(now_ms, members));
+        NodeMemory { items, chunks, evicts: self.evicts }
     }
 
     fn run_maintenance(&self, part: Part, now: &dyn Fn() -> Now, stop: &AtomicBool) {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use amalgam_cluster::shard::Served;
+use amalgam_cluster::wire::NodeMemory;
 use amalgam_op::IgnorePoison;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -31,6 +32,7 @@ pub struct NodeState {
     is_leaving: AtomicBool,
     has_left: AtomicBool,
     has_loop_ended: AtomicBool,
+    memory: Mutex<NodeMemory>,
     waker: OwnedFd,
     /// What the node serves; set when its event loop starts.
     served: OnceLock<Arc<Served>>,
@@ -56,6 +58,7 @@ impl NodeState {
             beat_ms: AtomicU64::new(boot_ms()),
             log_busy_since_ms: AtomicU64::new(0),
             is_tick_due: AtomicBool::new(false),
+            memory: Mutex::default(),
             waker: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             served: OnceLock::new(),
             clock: ItemClock::default(),
@@ -104,6 +107,16 @@ impl NodeState {
             0 => 0,
             since_ms => now_ms.saturating_sub(since_ms),
         }
+    }
+
+    /// The use of the node's memory, as it was about a second ago.
+    pub fn memory(&self) -> NodeMemory {
+        *self.memory.lock().ignore_poison()
+    }
+
+    /// Sets the use of the node's memory.
+    pub fn set_memory(&self, memory: NodeMemory) {
+        *self.memory.lock().ignore_poison() = memory;
     }
 
     /// Records that the event loop answers nothing more.

@@ -58,6 +58,11 @@ impl Reserve {
         }
     }
 
+    /// What clients may fill, and all memory, in bytes.
+    pub(crate) fn memory(&self) -> (usize, usize) {
+        (self.share(), self.bytes)
+    }
+
     /// The engine's limit, in bytes, while it uses `used` of them.
     pub(crate) fn limit(&mut self, used: usize) -> usize {
         let share = self.share();

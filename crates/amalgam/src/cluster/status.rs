@@ -4,7 +4,7 @@ use std::io::Write;
 
 use amalgam_node::cluster::ids::ChunkId;
 use amalgam_node::cluster::overlay::Peer;
-use amalgam_node::cluster::wire::NodeStatus;
+use amalgam_node::cluster::wire::{MemoryUse, NodeMemory, NodeStatus};
 use amalgam_node::{ClientError, ClusterClient};
 use anyhow::Context;
 use clap::Args;
@@ -35,7 +35,7 @@ pub struct StatusOptions {
 }
 
 /// The columns: name and width, negative where the text is at the left.
-const COLUMNS: [(&str, i32); 17] = [
+const COLUMNS: [(&str, i32); 18] = [
     ("node", 5),
     ("inc", 4),
     ("address", -21),
@@ -48,6 +48,7 @@ const COLUMNS: [(&str, i32); 17] = [
     ("to", 5),
     ("copies", 7),
     ("kept", 9),
+    ("full", 5),
     ("lag", 6),
     ("lease ms", 8),
     ("ops/s", 8),
@@ -73,9 +74,15 @@ pub fn status(options: &StatusOptions) -> anyhow::Result<()> {
         let named = holding::Named { key: options.key.as_deref(), id: options.id };
         return holding::show(&mut output, &named, &home, asked, connect);
     }
-    let ask = |address: &str| connect(address).and_then(|mut client| client.status());
+    let ask = |address: &str| {
+        let mut client = connect(address)?;
+        let status = client.status()?;
+        // Another release may not answer that.
+        let is_same = status.release == home.release;
+        Ok(Answer { memory: is_same.then(|| client.memory()).and_then(Result::ok), status })
+    };
     let answers: Vec<_> = home.members.iter().map(|(_, address)| ask(address)).collect();
-    let revisions = answers.iter().flatten().map(|own| own.revision);
+    let revisions = answers.iter().flatten().map(|own| own.status.revision);
     let revision = latest(home.revision, revisions);
     if !options.json {
         let head = row(&COLUMNS.map(|(name, _)| name.to_owned()));
@@ -106,11 +113,24 @@ fn row(texts: &[String]) -> String {
     texts.iter().zip(&COLUMNS).map(cell).collect::<Vec<_>>().join(" ")
 }
 
+/// What a node tells of itself; its memory only if its release does.
+struct Answer {
+    status: NodeStatus,
+    memory: Option<NodeMemory>,
+}
+
+/// The part of what clients can fill that is used, in percent: of keys or of chunks, whichever is
+/// more.
+fn full_percent(memory: &NodeMemory) -> u64 {
+    let percent = |one: &MemoryUse| one.used * 100 / one.fillable.max(1);
+    percent(&memory.items).max(percent(&memory.chunks))
+}
+
 fn line(
     peer: &Peer,
     address: &str,
     is_super: bool,
-    answer: &Result<NodeStatus, ClientError>,
+    answer: &Result<Answer, ClientError>,
     revision: u64,
 ) -> String {
     let mut texts = vec![
@@ -120,13 +140,16 @@ fn line(
         if is_super { "yes" } else { "-" }.to_owned(),
     ];
     match answer {
-        Ok(own) => {
+        Ok(Answer { status: own, memory }) => {
             let numbers = [own.partitions, own.ids, own.spans, own.ranges.0];
             texts.extend(numbers.map(|number| number.to_string()));
             texts.extend([own.moves.0, own.moves.1].map(|number| number.to_string()));
             texts.push(copies(own));
             let lag = revision.saturating_sub(own.revision);
-            let numbers = [own.kept, lag, own.lease_left_ms, own.rate, own.hot_moves];
+            texts.push(own.kept.to_string());
+            let full = memory.as_ref().map(|memory| format!("{}%", full_percent(memory)));
+            texts.push(full.unwrap_or_else(|| "-".to_owned()));
+            let numbers = [lag, own.lease_left_ms, own.rate, own.hot_moves];
             texts.extend(numbers.map(|number| number.to_string()));
             texts.push(own.release.clone());
             row(&texts)
@@ -137,9 +160,11 @@ fn line(
 
 /// The colour of a node that needs attention: red if it does not answer, yellow if it owns
 /// something that lacks copies.
-fn concern(answer: &Result<NodeStatus, ClientError>) -> Option<Ink> {
+fn concern(answer: &Result<Answer, ClientError>) -> Option<Ink> {
     match answer {
-        Ok(own) => (own.reduced.0 + own.reduced.1 > 0).then_some(Ink::Yellow),
+        Ok(Answer { status: own, .. }) => {
+            (own.reduced.0 + own.reduced.1 > 0).then_some(Ink::Yellow)
+        }
         Err(_) => Some(Ink::Red),
     }
 }
@@ -149,7 +174,7 @@ fn object(
     peer: &Peer,
     address: &str,
     is_super: bool,
-    answer: &Result<NodeStatus, ClientError>,
+    answer: &Result<Answer, ClientError>,
     revision: u64,
 ) -> serde_json::Value {
     let mut object = json!({
@@ -160,7 +185,7 @@ fn object(
         "answers": answer.is_ok(),
     });
     let more = match answer {
-        Ok(own) => json!({
+        Ok(Answer { status: own, memory }) => json!({
             "partitions": own.partitions,
             "chunk_ids": own.ids,
             "spans": own.spans,
@@ -170,6 +195,11 @@ fn object(
             "backups": own.backups,
             "spans_short_of_copies": own.reduced.0 + own.reduced.1,
             "kept_for_others": own.kept,
+            "memory": memory.map(|memory| json!({
+                "keys": of_memory(&memory.items),
+                "chunks": of_memory(&memory.chunks),
+                "evicts": memory.evicts,
+            })),
             "revision_lag": revision.saturating_sub(own.revision),
             "lease_left_ms": own.lease_left_ms,
             "operations_per_second": own.rate,
@@ -182,6 +212,10 @@ fn object(
         object.extend(more.clone());
     }
     object
+}
+
+fn of_memory(one: &MemoryUse) -> serde_json::Value {
+    json!({ "used": one.used, "fillable": one.fillable, "limit": one.limit })
 }
 
 /// The latest coordinator revision that any node reports: the node that was asked may be the one

@@ -22,7 +22,7 @@ use crate::replication::{LogWriter, Mutation, RecordKey, ReplicationEntry, Repli
 use crate::shard::MoveMessage;
 
 /// The latest format version that this code speaks.
-pub const WIRE_VERSION: u16 = 9;
+pub const WIRE_VERSION: u16 = 10;
 /// The oldest format version that this code speaks. Nodes of two releases use the later version
 /// that both know.
 pub const WIRE_SINCE: u16 = 4;
@@ -68,6 +68,7 @@ impl Packet {
                 TOKENS_SINCE
             }
             Self::Timed(..) | Self::Control(Control::GetClock | Control::Clock(_)) => 8,
+            Self::Control(Control::GetMemory | Control::Memory(_)) => 10,
             _ => WIRE_SINCE,
         }
     }
@@ -120,6 +121,10 @@ pub enum Control {
     GetClock,
     /// The answer to `GetClock`: milliseconds since the node's machine started, when it answered.
     Clock(u64),
+    /// Ask for the node's memory.
+    GetMemory,
+    /// The answer to `GetMemory`.
+    Memory(NodeMemory),
 }
 
 /// Codes of the packets that clients send, which are checked before a packet is decoded.
@@ -130,7 +135,7 @@ pub(super) const TIMED: u8 = 8;
 /// The code of [`Message::LookUp`].
 pub(super) const LOOK_UP: u8 = 1;
 /// The codes of the questions among [`Control`].
-pub(super) const CONTROL_QUESTIONS: [u8; 6] = [1, 3, 5, 7, 9, 12];
+pub(super) const CONTROL_QUESTIONS: [u8; 7] = [1, 3, 5, 7, 9, 12, 14];
 
 /// An owner's description of an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,6 +188,28 @@ pub struct NodeStatus {
     pub backups: u64,
 }
 
+/// The memory of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeMemory {
+    /// That of items.
+    pub items: MemoryUse,
+    /// That of chunks.
+    pub chunks: MemoryUse,
+    /// Whether items make way for others when theirs is full.
+    pub evicts: bool,
+}
+
+/// The use of one memory, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// What is used, without what is free in pages.
+    pub used: u64,
+    /// What clients can fill.
+    pub fillable: u64,
+    /// All of it.
+    pub limit: u64,
+}
+
 wire_enum!(Control {
     1 GetStatus,
     2 Status(status),
@@ -197,7 +224,11 @@ wire_enum!(Control {
     11 Forbidden,
     12 GetClock,
     13 Clock(ms),
+    14 GetMemory,
+    15 Memory(memory),
 });
+wire_struct!(NodeMemory { items: MemoryUse, chunks: MemoryUse, evicts: bool });
+wire_struct!(MemoryUse { used: u64, fillable: u64, limit: u64 });
 wire_struct!(OwnedRange { ids: IdRange, epoch: u64, replicas: Vec<(Peer, u64)> });
 wire_struct!(NodeStatus {
     peer: Peer,

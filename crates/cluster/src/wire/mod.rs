@@ -21,6 +21,8 @@ pub use frame::{
     CLIENT_FRAME_BYTES_MAX, FRAME_BYTES_MAX, FrameReader, FrameSource, Hello, HelloError,
     encode_frame,
 };
-pub use layout::{Control, NodeStatus, OwnedRange, Packet, WIRE_SINCE, WIRE_VERSION};
+pub use layout::{
+    Control, MemoryUse, NodeMemory, NodeStatus, OwnedRange, Packet, WIRE_SINCE, WIRE_VERSION,
+};
 
 pub use crate::codec::{Wire, WireError, WireReader};

@@ -73,7 +73,7 @@ fn item_answers() -> Vec<ItemAnswer> {
 }
 
 /// Statuses of nodes.
-fn controls(peer: Peer, ids: IdRange) -> [Control; 12] {
+fn controls(peer: Peer, ids: IdRange) -> [Control; 14] {
     let status = NodeStatus {
         peer,
         members: vec![(peer, "host:1".to_owned())],
@@ -106,6 +106,12 @@ fn controls(peer: Peer, ids: IdRange) -> [Control; 12] {
         Control::Forbidden,
         Control::GetClock,
         Control::Clock(18),
+        Control::GetMemory,
+        Control::Memory(NodeMemory {
+            items: MemoryUse { used: 19, fillable: 20, limit: 21 },
+            chunks: MemoryUse { used: 22, fillable: 23, limit: 24 },
+            evicts: true,
+        }),
     ]
 }
 
@@ -309,8 +315,9 @@ fn older_versions_are_sent_no_tokens() {
             assert_eq!(older.count(), entries.count(), "entries are numbered by their order");
         }
     }
-    // Requests with and without a deadline; a reply, two pages, entries, and a holder's answer.
-    assert_eq!((left_out, changed), (2, 5));
+    // Requests with and without a deadline, and a node's memory with its question; a reply, two
+    // pages, entries, and a holder's answer.
+    assert_eq!((left_out, changed), (4, 5));
 }
 
 fn bytes_of(packet: &Packet) -> Vec<u8> {
@@ -395,6 +402,7 @@ fn a_client_sends_only_what_clients_may() {
                 | Control::GetOwnership(_)
                 | Control::Drain
                 | Control::GetClock
+                | Control::GetMemory
         ),
         _ => false,
     };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use amalgam_cluster::ids::{ChunkId, IdRange, NodeId};
 use amalgam_cluster::overlay::Peer;
-use amalgam_cluster::wire::{Control, NodeStatus, OwnedRange, Packet};
+use amalgam_cluster::wire::{Control, NodeMemory, NodeStatus, OwnedRange, Packet};
 use amalgam_op::MAX_KEY_BYTES;
 
 use super::{ClusterClient, DIAL_PATIENCE, HOMES_MAX, PATIENCE};
@@ -23,6 +23,18 @@ impl ClusterClient {
                 self.learn_members(&status);
                 Ok(*status)
             }
+            other => Err(ClientError::Answer(format!("{other:?}"))),
+        }
+    }
+
+    /// The memory of the node that was connected to first.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError`], also if the node is of a release that does not tell.
+    pub fn memory(&mut self) -> Result<NodeMemory, ClientError> {
+        match self.ask_first(&Control::GetMemory)? {
+            Control::Memory(memory) => Ok(memory),
             other => Err(ClientError::Answer(format!("{other:?}"))),
         }
     }

@@ -1,0 +1,61 @@
+//! What a node tells clients and operators about itself.
+
+use std::time::Instant;
+
+use amalgam_cluster::chunks::ChunkStore;
+use amalgam_cluster::wire::{Control, NodeStatus, OwnedRange};
+
+use super::EventLoop;
+use crate::clock::boot_ms;
+
+impl<S: ChunkStore> EventLoop<S> {
+    /// The answer to a question about this node; None if it knows none.
+    pub(super) fn about_node(&mut self, question: &Control) -> Option<Control> {
+        let chunks = self.node.chunks();
+        Some(match question {
+            Control::GetStatus => Control::Status(Box::new(self.status())),
+            Control::GetClock => Control::Clock(boot_ms()),
+            Control::GetMemory => Control::Memory(self.state.memory()),
+            Control::LocateItem(key) => Control::ItemLocation(chunks.item_id(key)?),
+            Control::GetOwnership(id) => {
+                Control::Ownership(chunks.around(*id).map(|(ids, epoch)| {
+                    let replicas = chunks.replication().lag(*id);
+                    OwnedRange { ids, epoch, replicas }
+                }))
+            }
+            _ => return None,
+        })
+    }
+
+    fn status(&mut self) -> NodeStatus {
+        let chunks = self.node.chunks();
+        let catalog = self.node.super_peer().catalog();
+        let ((partitions, ids, spans), ranges) = self.counts.get(Instant::now, || {
+            let ranges = (catalog.all_ranges().count(), catalog.summaries().count());
+            (chunks.holdings(), (ranges.0 as u64, ranges.1 as u64))
+        });
+        let (outgoing, incoming) = chunks.moves();
+        NodeStatus {
+            peer: self.me,
+            members: self.snapshot.members().map(|(peer, at)| (peer, at.to_owned())).collect(),
+            supers: self.snapshot.view.supers().collect(),
+            revision: self.snapshot.view.revision,
+            flushes: self.state.clock.flushes(),
+            partitions,
+            ids,
+            spans,
+            ranges,
+            moves: (outgoing as u64, incoming as u64),
+            backups: chunks.replication().configured_backups() as u64,
+            reduced: (chunks.replication().counts().0 as u64, chunks.failovers() as u64),
+            kept: self
+                .node
+                .replica_store()
+                .map_or(0, |replica_store| replica_store.counts().0 as u64),
+            lease_left_ms: self.state.deadline_ms().saturating_sub(boot_ms()),
+            rate: chunks.load_balancer().rate(),
+            hot_moves: chunks.load_balancer().moved(),
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}
