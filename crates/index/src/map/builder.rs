@@ -10,7 +10,8 @@ use amalgam_op::HashSeed;
 use super::Map;
 use super::owner::{OwnedWorker, Owner, Shared};
 use super::pool::HandlePool;
-use crate::{Configuration, Engine, OpenError, Worker};
+use super::removal::{Listener, RemovalCause};
+use crate::{Configuration, Engine, Eviction, OpenError, Worker};
 
 /// The settings of a [`Map`], and [`MapBuilder::open`].
 ///
@@ -27,6 +28,7 @@ use crate::{Configuration, Engine, OpenError, Worker};
 #[derive(Clone, Debug)]
 pub struct MapBuilder {
     configuration: Configuration,
+    listener: Listener,
 }
 
 /// The default number of handles that may exist at once.
@@ -42,7 +44,7 @@ impl Default for MapBuilder {
             seed: HashSeed::new(RandomState::new().hash_one(0_u8)),
             ..Configuration::default()
         };
-        Self { configuration }
+        Self { configuration, listener: Listener::default() }
     }
 }
 
@@ -53,7 +55,8 @@ impl MapBuilder {
         Self::default()
     }
 
-    /// The bound in bytes of items, index and memory that waits to be reused, together.
+    /// The bound in bytes of items, index and memory that waits to be reused, together. An item
+    /// weighs the bytes that it takes: there is no other weight to choose, and none to get wrong.
     #[must_use]
     pub fn memory_bytes(mut self, bytes: usize) -> Self {
         self.configuration.memory_bytes = bytes;
@@ -72,6 +75,15 @@ impl MapBuilder {
     #[must_use]
     pub fn refuses_when_full(mut self) -> Self {
         self.configuration.evicts = false;
+        self
+    }
+
+    /// Evicts new items that nobody reads sooner than others; how much sooner follows from the keys
+    /// that return after their eviction. Better where scans come between other reads, and worse
+    /// where most keys are read once, late.
+    #[must_use]
+    pub fn evicts_unread_first(mut self) -> Self {
+        self.configuration.eviction = Eviction::Probation;
         self
     }
 
@@ -99,6 +111,44 @@ impl MapBuilder {
         self
     }
 
+    /// Calls `listener` with the key, the value and the cause for each item that leaves the map,
+    /// other than with the map itself.
+    ///
+    /// The call comes after the operation that the item left by, under no lock, in the thread of
+    /// any handle or in the background thread; calls may be concurrent, and come in another order
+    /// than the removals. The listener may use the map through handles other than that whose
+    /// operation calls it. A panic of the listener is printed and ends nothing.
+    ///
+    /// With a listener an operation that replaces or removes an item reads it first and compares
+    /// its id, about twice the work; evictions copy the item.
+    ///
+    /// ```
+    /// use std::sync::mpsc::channel;
+    /// use amalgam_index::{Map, MapBuilder, RemovalCause};
+    ///
+    /// let (sender, removed) = channel();
+    /// let builder = MapBuilder::new().on_removal(move |key, value, cause| {
+    ///     let _ = sender.send((key.to_vec(), value.to_vec(), cause));
+    /// });
+    /// let map: Map = builder.open()?;
+    /// let mut handle = map.handle();
+    /// handle.insert(b"key", b"one").expect("it fits");
+    /// handle.insert(b"key", b"two").expect("it fits");
+    /// handle.remove(b"key");
+    /// let mut next = || removed.try_recv().expect("it was told");
+    /// assert_eq!(next(), (b"key".to_vec(), b"one".to_vec(), RemovalCause::Replaced));
+    /// assert_eq!(next(), (b"key".to_vec(), b"two".to_vec(), RemovalCause::Removed));
+    /// # Ok::<(), amalgam_index::OpenError>(())
+    /// ```
+    #[must_use]
+    pub fn on_removal(
+        mut self,
+        listener: impl Fn(&[u8], &[u8], RemovalCause) + Send + Sync + 'static,
+    ) -> Self {
+        self.listener = Listener::new(listener);
+        self
+    }
+
     /// Opens an empty map and starts its background thread, which grows the table, reclaims expired
     /// items and moves memory between sizes of items.
     ///
@@ -112,7 +162,9 @@ impl MapBuilder {
                 "a map has 1 to {MOST_HANDLES} handles, not {handles}"
             )));
         }
-        let shared = Arc::new(Shared::new(E::open(&self.configuration)?));
+        let index = E::open(&self.configuration)?;
+        self.listener.listen_to(&index);
+        let shared = Arc::new(Shared::new(index, self.listener.clone()));
         // Before the thread starts, and before anybody can take a handle: the index has no worker
         // to spare, and the thread must not be the one that finds none left.
         let worker = OwnedWorker::new(Arc::clone(&shared));
@@ -133,6 +185,7 @@ fn maintain<E: Engine>(mut worker: OwnedWorker<E>, pool: &Weak<HandlePool<E>>) {
         let now = shared.now();
         let more = E::maintain(&mut worker, &now);
         worker.quiesce();
+        shared.listener.report(&shared.index);
         if rested_at != now.seconds
             && let Some(pool) = pool.upgrade()
         {

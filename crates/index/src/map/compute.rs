@@ -11,6 +11,7 @@ use std::sync::Arc;
 use amalgam_op::{Arithmetic, Compare, Delete, Get, Outcome, Store, StoreMode, Verb};
 
 use super::handle::{Handle, InsertError, is_valid};
+use super::removal::RemovalCause;
 use crate::{Cursor, Engine, Worker};
 
 /// Buckets, about, that are visited before memory that other threads free may be reused.
@@ -37,6 +38,17 @@ impl Display for IncrementError {
 
 impl std::error::Error for IncrementError {}
 
+/// What an addition came to; None if the key has an invalid length.
+fn incremented(outcome: Option<Outcome>) -> Result<u64, IncrementError> {
+    match outcome {
+        Some(Outcome::Number(counted)) => Ok(counted.number),
+        Some(Outcome::OutOfMemory) => Err(IncrementError::Insert(InsertError::OutOfMemory)),
+        Some(Outcome::TooLarge) => Err(IncrementError::Insert(InsertError::TooLarge)),
+        Some(_) => Err(IncrementError::NotANumber),
+        None => Err(IncrementError::Insert(InsertError::KeyLength)),
+    }
+}
+
 impl<E: Engine> Handle<'_, E> {
     /// Adds `delta` to the decimal number that is the value of `key`, and returns the sum, which
     /// wraps at 2^64. An absent key gets the value `delta`. The item keeps its time to live.
@@ -54,13 +66,32 @@ impl<E: Engine> Handle<'_, E> {
     ///
     /// If the value is no number, or [`insert`](Self::insert) would fail.
     pub fn increment(&mut self, key: &[u8], delta: u64) -> Result<u64, IncrementError> {
+        if self.has_listener() {
+            return self.increment_noticed(key, delta);
+        }
         let arithmetic = Arithmetic { delta, initial: Some(delta), ..Arithmetic::default() };
-        match self.apply(key, Verb::Arithmetic(arithmetic)) {
-            Some(Outcome::Number(counted)) => Ok(counted.number),
-            Some(Outcome::OutOfMemory) => Err(IncrementError::Insert(InsertError::OutOfMemory)),
-            Some(Outcome::TooLarge) => Err(IncrementError::Insert(InsertError::TooLarge)),
-            Some(_) => Err(IncrementError::NotANumber),
-            None => Err(IncrementError::Insert(InsertError::KeyLength)),
+        incremented(self.apply(key, Verb::Arithmetic(arithmetic)))
+    }
+
+    /// As [`Self::increment`], and tells the listener.
+    fn increment_noticed(&mut self, key: &[u8], delta: u64) -> Result<u64, IncrementError> {
+        loop {
+            let Some((old, cas)) = self.get_with_cas(key, <[u8]>::to_vec) else {
+                match self.insert_if_absent(key, delta.to_string().as_bytes()) {
+                    Ok(true) => return Ok(delta),
+                    // Another thread was faster, here and below: so some thread made progress.
+                    Ok(false) => continue,
+                    Err(error) => return Err(IncrementError::Insert(error)),
+                }
+            };
+            let arithmetic = Arithmetic { delta, compare: Some(cas), ..Arithmetic::default() };
+            let outcome = self.apply(key, Verb::Arithmetic(arithmetic));
+            if matches!(outcome, Some(Outcome::Exists | Outcome::NotFound)) {
+                continue;
+            }
+            let sum = incremented(outcome)?;
+            self.shared().listener.call(key, &old, RemovalCause::Replaced);
+            return Ok(sum);
         }
     }
 
@@ -88,25 +119,47 @@ impl<E: Engine> Handle<'_, E> {
         key: &[u8],
         mut change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
     ) -> Result<bool, InsertError> {
+        self.change(key, 0, &mut change)
+    }
+
+    /// As [`Self::update`], with an expiry as engines read it, and tells the listener.
+    pub(super) fn change(
+        &mut self,
+        key: &[u8],
+        expiry: i64,
+        mut change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+    ) -> Result<bool, InsertError> {
+        let keeps = self.has_listener();
         loop {
-            let seen = self.get_with_cas(key, |value| change(Some(value)));
-            let (value, mode, compare) = match seen {
-                Some((value, cas)) => {
+            let read = |value: &[u8]| (change(Some(value)), keeps.then(|| value.to_vec()));
+            let seen = self.get_with_cas(key, read);
+            let (value, old, mode, compare) = match seen {
+                Some(((value, old), cas)) => {
                     let compare = Compare { cas, accepts_older_as_stale: false };
-                    (value, StoreMode::Set, Some(compare))
+                    (value, old, StoreMode::Set, Some(compare))
                 }
-                None => (change(None), StoreMode::Add, None),
+                None => (change(None), None, StoreMode::Add, None),
             };
             let Some(value) = value else { return Ok(false) };
-            let store = Store { compare, ..Store::new(mode, &value, 0, 0) };
-            match self.apply(key, Verb::Store(store)) {
+            let store = Store { compare, ..Store::new(mode, &value, 0, expiry) };
+            let outcome = self.apply(key, Verb::Store(store));
+            let (result, cause) = match outcome {
                 None => return Err(InsertError::KeyLength),
-                Some(Outcome::Stored(_)) => return Ok(true),
-                Some(Outcome::TooLarge) => return Err(InsertError::TooLarge),
-                Some(Outcome::OutOfMemory) => return Err(InsertError::OutOfMemory),
+                Some(Outcome::Stored(_)) => (Ok(true), RemovalCause::Replaced),
+                // The older value may be gone.
+                Some(Outcome::TooLarge) => (Err(InsertError::TooLarge), RemovalCause::Removed),
+                Some(Outcome::OutOfMemory) => {
+                    (Err(InsertError::OutOfMemory), RemovalCause::Removed)
+                }
                 // Another thread was faster: so some thread made progress.
-                Some(_) => {}
+                Some(_) => continue,
+            };
+            if let Some(old) = old
+                && (result.is_ok() || !self.contains(key))
+            {
+                self.shared().listener.call(key, &old, cause);
             }
+            return result;
         }
     }
 
@@ -241,13 +294,7 @@ impl<E: Engine> Handle<'_, E> {
             });
             self.worker.quiesce();
             for key in unwanted {
-                // The value may be another by now, so it is looked at under an id.
-                let Some((false, cas)) = self.get_with_cas(&key, |value| keep(&key, value)) else {
-                    continue;
-                };
-                let delete = Delete { compare: Some(cas), ..Delete::default() };
-                removed +=
-                    u64::from(self.apply(&key, Verb::Delete(delete)) == Some(Outcome::Deleted));
+                removed += u64::from(self.remove_unless(&key, &mut keep) == Some(true));
             }
         }
         removed
@@ -256,6 +303,40 @@ impl<E: Engine> Handle<'_, E> {
     /// Removes all items, and returns how many. Items that are inserted meanwhile may stay.
     pub fn clear(&mut self) -> u64 {
         self.retain(|_, _| false)
+    }
+
+    /// Removes the item of `key` and tells the listener. Returns whether there was one.
+    pub(super) fn remove_noticed(&mut self, key: &[u8]) -> bool {
+        loop {
+            match self.remove_unless(key, &mut |_, _| false) {
+                Some(true) => return true,
+                // Another thread changed the item: so some thread made progress.
+                Some(false) => {}
+                None => return false,
+            }
+        }
+    }
+
+    /// Removes the item of `key` if `keep` is false for it. Returns whether it did, false also if
+    /// another thread changed the item meanwhile; None if it was to be kept or was not there.
+    fn remove_unless(
+        &mut self,
+        key: &[u8],
+        keep: &mut impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Option<bool> {
+        let keeps = self.has_listener();
+        // The value may be another than a scan saw, so it is looked at under an id.
+        let read = |value: &[u8]| (keep(key, value), keeps.then(|| value.to_vec()));
+        let ((is_kept, old), cas) = self.get_with_cas(key, read)?;
+        if is_kept {
+            return None;
+        }
+        let delete = Delete { compare: Some(cas), ..Delete::default() };
+        let is_removed = self.apply(key, Verb::Delete(delete)) == Some(Outcome::Deleted);
+        if let Some(old) = old.filter(|_| is_removed) {
+            self.shared().listener.call(key, &old, RemovalCause::Removed);
+        }
+        Some(is_removed)
     }
 
     /// What `read` makes of the value of `key`, and the item's id, which changes with each change

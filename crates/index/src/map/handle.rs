@@ -147,7 +147,14 @@ impl<'m, E: Engine> Handle<'m, E> {
             }
         }
         self.worker.quiesce();
+        self.report();
         sink.hits
+    }
+
+    /// Tells the listener of items that left by themselves.
+    #[inline]
+    fn report(&self) {
+        self.shared().listener.report(&self.shared().index);
     }
 
     /// Whether there is an item of `key` that has not expired.
@@ -200,7 +207,15 @@ impl<'m, E: Engine> Handle<'m, E> {
 
     /// Removes the item of `key`. Returns whether there was one.
     pub fn remove(&mut self, key: &[u8]) -> bool {
+        if self.has_listener() {
+            return self.remove_noticed(key);
+        }
         self.apply(key, Verb::Delete(Delete::default())) == Some(Outcome::Deleted)
+    }
+
+    /// Whether somebody wants to know of items that leave.
+    pub(super) fn has_listener(&self) -> bool {
+        self.shared().listener.is_there()
     }
 
     fn store(
@@ -210,6 +225,9 @@ impl<'m, E: Engine> Handle<'m, E> {
         mode: StoreMode,
         expiry: i64,
     ) -> Result<bool, InsertError> {
+        if mode == StoreMode::Set && self.has_listener() {
+            return self.change(key, expiry, |_| Some(value.to_vec()));
+        }
         match self.apply(key, Verb::Store(Store::new(mode, value, 0, expiry))) {
             None => Err(InsertError::KeyLength),
             Some(Outcome::Stored(_)) => Ok(true),
@@ -235,6 +253,7 @@ impl<'m, E: Engine> Handle<'m, E> {
         let now = self.shared().now();
         let outcome = self.worker.apply(&op, &now, &mut Shown(read));
         self.worker.quiesce();
+        self.report();
         Some(outcome)
     }
 

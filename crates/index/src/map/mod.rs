@@ -19,6 +19,9 @@ mod owner;
 #[cfg(test)]
 mod owner_tests;
 mod pool;
+mod removal;
+#[cfg(test)]
+mod removal_tests;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -33,6 +36,7 @@ use pool::HandlePool;
 pub use builder::MapBuilder;
 pub use compute::IncrementError;
 pub use handle::{Handle, InsertError, OwnedHandle};
+pub use removal::RemovalCause;
 
 /// A concurrent map from byte strings to byte strings within a bound of memory.
 ///

@@ -18,6 +18,7 @@ use std::time::Instant;
 use amalgam_op::Now;
 
 use super::in_flight::InFlight;
+use super::removal::Listener;
 use crate::Engine;
 
 /// What a map's handles share with its background thread.
@@ -27,12 +28,13 @@ pub(super) struct Shared<E> {
     /// Tells the background thread to end.
     pub(super) stop: AtomicBool,
     pub(super) in_flight: InFlight,
+    pub(super) listener: Listener,
 }
 
 impl<E> Shared<E> {
-    pub(super) fn new(index: E) -> Self {
+    pub(super) fn new(index: E, listener: Listener) -> Self {
         let (opened, stop) = (Instant::now(), AtomicBool::new(false));
-        Self { index, opened, stop, in_flight: InFlight::default() }
+        Self { index, opened, stop, in_flight: InFlight::default(), listener }
     }
 
     /// The time since the map was opened, from second 1 on: engines have no second 0.

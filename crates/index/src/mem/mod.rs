@@ -44,7 +44,7 @@ mod writer;
 pub use budget::Shortage;
 pub use clock::Swap;
 pub use epoch::Guard;
-pub use evictions::{Evicted, Evictions};
+pub use evictions::{Departed, Evicted, Evictions};
 pub use exchange::changes_in_place;
 pub use header::{Header, ItemLayout, WORD_BYTES};
 pub use header_predictor::HeaderPredictor;

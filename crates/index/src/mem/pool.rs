@@ -345,25 +345,27 @@ impl<'m> Pool<'m> {
             add(&counters.evictions, 1);
             add(&counters.evicted_unfetched, u64::from(!header.is_fetched()));
         } else {
-            self.note_reclaimed(header.is_fetched());
+            self.note_reclaimed(&item.view());
         }
         // SAFETY: the caller guarantees it.
         unsafe { self.retire(item.reference()) };
     }
 
-    /// Counts an item that was dead when its memory was taken back.
+    /// Counts an item that was dead when its memory was taken back. Requires: the caller holds the
+    /// guard, or the lock, under which it read the item.
     #[cold]
-    pub fn note_reclaimed(&self, is_fetched: bool) {
+    pub fn note_reclaimed(&self, item: &ItemView<'_>) {
+        self.memory.evictions.note_departed(item, true);
         let counters = self.counters();
         add(&counters.reclaimed, 1);
-        add(&counters.expired_unfetched, u64::from(!is_fetched));
+        add(&counters.expired_unfetched, u64::from(!item.fetched));
     }
 
     /// Counts an item that an operation removed as reclaimed, if the item was dead.
     #[inline]
     pub fn note_if_dead(&self, now: &Now, before: &ItemView<'_>) {
         if !now.is_live(before.expiry, before.generation) {
-            self.note_reclaimed(before.fetched);
+            self.note_reclaimed(before);
         }
     }
 

@@ -152,12 +152,10 @@ impl<L: Locking> MercuryWorker<'_, L> {
     /// Unlinks a dead item that a read met.
     #[cold]
     fn reclaim(&mut self, key: &Key<'_>, dead: Item<'_>, guard: &Guard<'_>) {
-        let is_fetched = dead.header().is_fetched();
-        let dead = dead.reference();
-        if self.handle.swap(&self.engine.memory, guard, key.hash(), dead, None) {
+        if self.handle.swap(&self.engine.memory, guard, key.hash(), dead.reference(), None) {
+            self.pool.note_reclaimed(&dead.view());
             // SAFETY: we unlinked it.
-            unsafe { self.pool.retire(dead) };
-            self.pool.note_reclaimed(is_fetched);
+            unsafe { self.pool.retire(dead.reference()) };
         }
     }
 }
