@@ -85,6 +85,8 @@ pub use map::OwnedHandle;
 #[cfg(not(loom))]
 pub use map::RemovalCause;
 #[cfg(not(loom))]
+pub use map::{Codec, Plain, TypedError, TypedMap};
+#[cfg(not(loom))]
 pub use map::{Handle, InsertError, Map, MapBuilder};
 pub use memc3::Memc3;
 #[cfg(not(loom))]

@@ -25,6 +25,7 @@ mod removal_tests;
 mod task;
 #[cfg(test)]
 mod tests;
+mod typed;
 
 use std::sync::Arc;
 
@@ -37,6 +38,7 @@ pub use builder::MapBuilder;
 pub use compute::IncrementError;
 pub use handle::{Handle, InsertError, OwnedHandle};
 pub use removal::RemovalCause;
+pub use typed::{Codec, Plain, TypedError, TypedMap};
 
 /// A concurrent map from byte strings to byte strings within a bound of memory.
 ///
