@@ -1,12 +1,14 @@
 //! `amalgam-peers bench index …`: the engines and other people's concurrent maps, on the same
 //! requests, by the same driver; `amalgam-peers reclamation`: our memory reclamation
-//! compared with crossbeam's.
+//! compared with crossbeam's; `amalgam-peers cache`: the library's map compared with moka.
 //!
 //! Invariants of this crate:
-//! 1. Peers are measured through the driver of `amalgam-bench` and in no other way.
+//! 1. Peers are measured through the driver of `amalgam-bench` and in no other way, except for
+//!    moka, which is a cache and no map of numbers.
 //! 2. Peers get what the engines get: room for all items at the start, and huge pages.
 //! 3. The product does not depend on them: this crate is not a default member of the workspace.
 
+mod cache;
 #[cfg(any(has_libcuckoo, has_tbb))]
 mod cpp;
 mod external;
@@ -21,6 +23,7 @@ use amalgam_bench::driver::engines::{Entry, entry};
 use amalgam_bench::exit_code;
 use amalgam_reproduce::BenchCommand;
 use amalgam_reproduce::engines::ENGINES;
+use cache::CacheArguments;
 use clap::Parser;
 use reclamation::ReclamationArguments;
 use rust::Peer;
@@ -41,6 +44,8 @@ enum Command {
     Bench(BenchCommand),
     /// Compares our memory reclamation with crossbeam-epoch's.
     Reclamation(ReclamationArguments),
+    /// Compares the library's map with moka, as a bounded cache.
+    Cache(CacheArguments),
 }
 
 const PEERS: &[Entry] = &[
@@ -82,5 +87,6 @@ fn run() -> anyhow::Result<()> {
             amalgam_reproduce::run(command, &[ENGINES, PEERS, &libraries].concat())
         }
         Command::Reclamation(arguments) => reclamation::run(arguments),
+        Command::Cache(arguments) => cache::run(arguments),
     }
 }

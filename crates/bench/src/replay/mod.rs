@@ -21,6 +21,7 @@ mod source;
 
 pub use arguments::{Equal, ReplayArguments};
 pub use cells::run;
+pub use generator::Generator;
 pub use policy::{PolicyName, PolicySet, Simulation, next_requests};
 pub use result::{Comparison, Load, PolicyResult, ServerResult};
 pub use server::ServerName;
