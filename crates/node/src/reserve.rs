@@ -33,7 +33,8 @@ impl Reserve {
 
     pub(crate) fn set_memory(&mut self, bytes: usize) {
         self.bytes = bytes;
-        self.limit = bytes;
+        // Else each change would be room to grow where more than the clients' part is used.
+        self.limit = self.limit.min(bytes);
     }
 
     /// What is handed over may take all memory, or no longer.
@@ -122,6 +123,8 @@ mod tests {
         let limit = reserve.limit(used);
         assert!(limit > used && limit < used + (4 << 20), "room to overwrite, not to grow");
         assert_eq!(reserve.limit(limit), limit, "clients who fill that get no more");
+        reserve.set_memory(BYTES);
+        assert_eq!(reserve.limit(limit), limit, "nor when the memory is set again");
         assert!(reserve.limit(share + 1) < limit);
         assert_eq!(reserve.limit(share), share);
         assert_eq!(reserve.limit(used), share, "what clients free they can fill only so far");
