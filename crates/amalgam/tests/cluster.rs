@@ -65,7 +65,7 @@ fn a_cluster_on_one_machine_answers_at_every_node() {
 
 /// The rows of `amalgam cluster status` by the names of its columns.
 fn columns(status: &str) -> Vec<BTreeMap<&'static str, String>> {
-    const NAMES: [&str; 17] = [
+    const NAMES: [&str; 18] = [
         "node",
         "inc",
         "address",
@@ -78,6 +78,7 @@ fn columns(status: &str) -> Vec<BTreeMap<&'static str, String>> {
         "to",
         "copies",
         "kept",
+        "full",
         "lag",
         "lease ms",
         "ops/s",
