@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use amalgam_cluster::log::{
-    Crash, Durability, Log, LogError, LogPosition, LogSettings, MemoryStorage, SEGMENT_BEGIN,
-    Storage,
+    CleanedPart, Crash, Durability, Log, LogError, LogPosition, LogSettings, MemoryStorage,
+    SEGMENT_BEGIN, Storage,
 };
 use amalgam_fuzz::memory;
 use amalgam_fuzz::script::Script;
@@ -95,19 +95,20 @@ fn open(storage: MemoryStorage) -> Result<(Log<MemoryStorage>, Records), LogErro
 /// Cleans one segment, if one is worth it.
 fn clean(log: &mut Log<MemoryStorage>, records: &mut Records, bytes: u32) -> Result<(), LogError> {
     let Some(victim) = log.victim() else { return Ok(()) };
-    let mut next = Some(SEGMENT_BEGIN);
-    let mut parts = 0;
-    while let Some(from) = next {
+    let (mut from, mut length, mut parts) = (SEGMENT_BEGIN, bytes, 0);
+    while let Some(part) = log.load_to_clean(victim, (from, length)) {
         parts += 1;
-        assert!(parts <= SEGMENT_BYTES, "each part is behind the one before");
+        assert!(parts <= 2 * SEGMENT_BYTES, "each part is behind the one before, or longer");
         let known = &*records;
         let mut is_live = |position: LogPosition, _: &[u8]| known.contains_key(&position);
-        let (moved, rest) = log.clean_part(victim, (from, bytes), &mut is_live)?;
+        let CleanedPart { moved, next } = log.clean_part(&part, &mut is_live)?;
         for (old, new) in moved {
             let record = records.remove(&old).expect("it was live");
             records.insert(new, record);
         }
-        next = rest;
+        let Some(next) = next else { break };
+        length = if next == from { length.max(1).saturating_mul(2) } else { bytes };
+        from = next;
     }
     // What could not be read again is lost with its segment.
     records.retain(|position, _| position.segment() != victim);
@@ -125,7 +126,7 @@ fn act(
     Some(match action % 8 {
         0..=2 => match log.append(&vec![action; script.number() % 600]) {
             Ok(position) => {
-                records.insert(position, vec![action; position_length(log, position)]);
+                records.insert(position, read(log, position).expect("it was just appended"));
                 Ok(())
             }
             Err(LogError::Length | LogError::Full) => Ok(()),
@@ -152,8 +153,10 @@ fn act(
     })
 }
 
-fn position_length(log: &mut Log<MemoryStorage>, position: LogPosition) -> usize {
-    log.read(position).expect("it was just appended").len()
+fn read(log: &mut Log<MemoryStorage>, position: LogPosition) -> Option<Vec<u8>> {
+    let mut read = None;
+    log.load(vec![(position, ())]).each(|_, (), record| read = record.map(<[u8]>::to_vec));
+    read
 }
 
 fuzz_target!(|data: &[u8]| {
@@ -167,7 +170,7 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     for (position, record) in &records {
-        assert_eq!(log.read(*position).as_ref(), Ok(record), "{position:?}");
+        assert_eq!(read(&mut log, *position).as_ref(), Some(record), "{position:?}");
     }
     if log.commit().is_err() {
         return;

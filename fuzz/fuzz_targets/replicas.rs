@@ -123,7 +123,10 @@ impl Model {
     /// What the store has of an owner is what it acknowledged.
     fn check(&mut self, number: usize) {
         let mut found = BTreeMap::new();
-        let contents = self.store.recover(owners()[number], ids(0, 1 << 20), &mut |key, value| {
+        let (owner, all) = (owners()[number], ids(0, 1 << 20));
+        let slice = self.store.load_slice(owner, all, u64::MAX);
+        assert_eq!(slice.ids, all);
+        let contents = self.store.recover(owner, slice, &mut |key, value| {
             assert!(found.insert(key, value).is_none(), "each record once");
         });
         assert_eq!(contents.damaged, [], "nothing was damaged");
@@ -192,8 +195,9 @@ fn act(script: &mut Script<'_>, model: &mut Model) -> Option<bool> {
         }
         13 => {
             let keys: Vec<_> = (0..IDS).map(|at| RecordKey::from(ids(at, 1).first())).collect();
-            let _ = model.store.on_fetch(stranger, some_ids, &keys);
-            model.store.slice_end(stranger, some_ids, u64::from(action >> 4));
+            model.store.on_fetch(stranger, stranger, some_ids, &keys);
+            let slice = model.store.load_slice(stranger, some_ids, u64::from(action >> 4));
+            model.store.recover(stranger, slice, &mut |_, _| {});
         }
         14 => {
             let creator = some_ids.first().creator();

@@ -104,9 +104,9 @@ pub struct Node<S> {
     replica_store: Option<ReplicaStore>,
     /// Whether the replica store also logs the metadata.
     has_metadata_log: bool,
-    /// Commands that wait for the log, each with the number of the commit on which it rests; 0
-    /// before the next flush knows it.
-    deferred: VecDeque<(u64, NodeCommand)>,
+    /// Commands that wait for the log, each with the number of the commit on which it rests; none
+    /// before the log has taken what it rests on.
+    deferred: VecDeque<(Option<u64>, NodeCommand)>,
     /// The last commit that the log has carried out, and since when no other was, in milliseconds.
     log_progress: (u64, u64),
     /// Owners that were not members at the last query, and when the next query is due.
@@ -218,23 +218,28 @@ impl<S: ChunkStore> Node<S> {
         self.chunks.execute(Requester::Local(number), request, clock)
     }
 
-    /// Sends what was batched, begins to write and sync the replicas, and answers what is written.
-    /// Call it once after a batch of packets, and when the log's storage has become idle.
+    /// Sends what was batched, begins to write and sync the replicas, answers what is written, and
+    /// goes on with what the log has read. Call it once after a batch of packets, and when the
+    /// log's storage has become idle or has read something.
     pub fn flush(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
         let mut chunk_commands = Vec::new();
+        if self.chunks.has_loaded() {
+            self.load_failovers(now_ms, &mut chunk_commands, out);
+        }
         self.chunks.flush(now_ms, &mut chunk_commands);
         self.execute_chunk_commands(chunk_commands, now_ms, out);
         let mut answers = Vec::new();
         if let Some(replica_store) = &mut self.replica_store {
-            if self.has_metadata_log {
+            // What it records now waits too while the log has no room for it.
+            if self.has_metadata_log && replica_store.has_room() {
                 let super_peer = &mut self.super_peer;
                 let records = super_peer.take_records();
                 replica_store
                     .append_metadata(&records, &|creator| super_peer.catalog().snapshot(creator));
+                let rests_on = replica_store.metadata_commit();
+                let fresh = self.deferred.iter_mut().rev().take_while(|(on, _)| on.is_none());
+                fresh.for_each(|(commit, _)| *commit = Some(rests_on));
             }
-            let rests_on = replica_store.metadata_commit();
-            let fresh = self.deferred.iter_mut().rev().take_while(|(commit, _)| *commit == 0);
-            fresh.for_each(|(commit, _)| *commit = rests_on);
             replica_store.flush(&mut answers);
             let (begun, completed) = replica_store.commits();
             if begun == completed || self.log_progress.0 != completed {
@@ -242,7 +247,8 @@ impl<S: ChunkStore> Node<S> {
             }
             match replica_store.metadata_failure() {
                 None => {
-                    let safe = self.deferred.partition_point(|(commit, _)| *commit <= completed);
+                    let is_safe = |(on, _): &(Option<u64>, _)| on.is_some_and(|on| on <= completed);
+                    let safe = self.deferred.partition_point(is_safe);
                     out.extend(self.deferred.drain(..safe).map(|(_, command)| command));
                     if now_ms >= self.log_progress.1 + STALLED_MS {
                         self.send_uncertain_answers(out);
@@ -314,13 +320,13 @@ impl<S: ChunkStore> Node<S> {
         let mut deferred = Vec::new();
         send(commands, Vec::new(), &mut deferred);
         let room = DEFERRED_MAX.saturating_sub(self.deferred.len());
-        self.deferred.extend(deferred.into_iter().take(room).map(|command| (0, command)));
+        self.deferred.extend(deferred.into_iter().take(room).map(|command| (None, command)));
     }
 
     /// While the log does not get on, answers lookups all the same, as uncertain: an owner refuses
     /// a request that rests on a wrong answer.
     fn send_uncertain_answers(&mut self, out: &mut Vec<NodeCommand>) {
-        let is_answer = |(_, command): &(u64, NodeCommand)| {
+        let is_answer = |(_, command): &(Option<u64>, NodeCommand)| {
             matches!(command, NodeCommand::Send(_, Packet::Overlay(Message::Found { .. })))
         };
         let deferred = std::mem::take(&mut self.deferred).into_iter();
@@ -343,11 +349,6 @@ impl<S: ChunkStore> Node<S> {
         else {
             return;
         };
-        // A read might wait for the disk as long as the commit does.
-        let (begun, completed) = replica_store.commits();
-        if begun != completed && now_ms >= self.log_progress.1 + STALLED_MS {
-            return;
-        }
         self.next_scrub_ms = now_ms + SCRUB_MS;
         let mut asked = Vec::new();
         let time = self.chunks.item_time();
@@ -415,14 +416,7 @@ impl<S: ChunkStore> Node<S> {
                 self.edits.insert(request, (ids, EditReason::Partition));
             }
         }
-        if let Some(replica_store) = &mut self.replica_store {
-            let UnreadableChunks { asked, lost } =
-                self.chunks.load_failovers(now_ms, replica_store, &mut chunk_commands);
-            let asked =
-                asked.into_iter().map(|(source, ids)| OverlayEvent::ChunksUnreadable(source, ids));
-            let lost = lost.into_iter().map(|(source, ids)| OverlayEvent::ChunksLost(source, ids));
-            out.extend(asked.chain(lost).map(NodeCommand::Log));
-        }
+        self.load_failovers(now_ms, &mut chunk_commands, out);
         self.move_misplaced(now_ms, &mut chunk_commands);
         self.rebalance(now_ms, &mut chunk_commands, out);
         self.locator.on_tick(now_ms, &mut commands, &mut answers);
@@ -433,6 +427,22 @@ impl<S: ChunkStore> Node<S> {
         self.execute_chunk_commands(chunk_commands, now_ms, out);
         self.on_answers(&answers, now_ms, out);
         deliver(completions, out);
+    }
+
+    /// Takes over parts of what dead nodes owned.
+    fn load_failovers(
+        &mut self,
+        now_ms: u64,
+        chunk_commands: &mut Vec<ChunkCommand>,
+        out: &mut Vec<NodeCommand>,
+    ) {
+        let Some(replica_store) = &mut self.replica_store else { return };
+        let UnreadableChunks { asked, lost } =
+            self.chunks.load_failovers(now_ms, replica_store, chunk_commands);
+        let asked =
+            asked.into_iter().map(|(source, ids)| OverlayEvent::ChunksUnreadable(source, ids));
+        let lost = lost.into_iter().map(|(source, ids)| OverlayEvent::ChunksLost(source, ids));
+        out.extend(asked.chain(lost).map(NodeCommand::Log));
     }
 
     /// Moves ids whose preferred owner is another node.
@@ -525,12 +535,9 @@ impl<S: ChunkStore> Node<S> {
                 );
             }
             Packet::Replication(ReplicationMessage::Fetch { source, ids, keys }) => {
-                let replica_store = self.replica_store.as_mut();
-                let answer =
-                    replica_store.map(|replica_store| replica_store.on_fetch(source, ids, &keys));
-                out.extend(
-                    answer.map(|answer| NodeCommand::Send(from, Packet::Replication(answer))),
-                );
+                if let Some(replica_store) = &mut self.replica_store {
+                    replica_store.on_fetch(from, source, ids, &keys);
+                }
             }
             Packet::Replication(answer) => {
                 let mut chunk_commands = Vec::new();

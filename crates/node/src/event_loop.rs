@@ -5,10 +5,8 @@
 //! and writes once to each connection with something to send.
 //!
 //! Invariants of this module:
-//! 1. Nothing blocks except the wait for events: another thread writes the log of backups, and
-//!    wakes the loop when it has. Scrubbing reads old records here once that thread has read them.
-//!    The exception: a takeover of a dead owner's ids, another holder's request for its records,
-//!    and the cleaner of the log read records that the system may have dropped from its memory.
+//! 1. Nothing blocks except the wait for events: another thread reads and writes the log of
+//!    backups, and wakes the loop when it has.
 //! 2. The bytes that wait to be sent are bounded. Beyond the bound, packets to nodes are dropped,
 //!    which their protocols repair, and clients are not read from.
 //! 3. All clients together occupy at most [`CLIENT_BYTES_MAX`] for frames that have not arrived

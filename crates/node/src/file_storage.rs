@@ -7,13 +7,11 @@
 //!    new disk space. A shorter file is left over from a creation that was interrupted.
 //! 3. No file is deleted, and no file is touched whose name is not one of a segment or the lock.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use amalgam_cluster::log::{Storage, StorageError};
 
@@ -31,7 +29,7 @@ pub struct FileStorage {
     /// Segments that were written to since the last sync.
     unsynced: BTreeSet<u32>,
     /// Holds the lock until it is closed.
-    lock: Arc<File>,
+    _lock: File,
 }
 
 impl FileStorage {
@@ -58,32 +56,18 @@ impl FileStorage {
                 folder: folder.to_owned(),
                 files: BTreeMap::new(),
                 unsynced: BTreeSet::new(),
-                lock: Arc::new(lock),
+                _lock: lock,
             })
         };
         open().map_err(named)
-    }
-
-    /// The same folder for another thread, which only reads; the lock is held until both are
-    /// dropped.
-    pub fn reader(&self) -> Self {
-        let (folder, lock) = (self.folder.clone(), Arc::clone(&self.lock));
-        Self { folder, files: BTreeMap::new(), unsynced: BTreeSet::new(), lock }
     }
 
     fn path(&self, segment: u32) -> PathBuf {
         self.folder.join(format!("{PREFIX}{segment:08x}"))
     }
 
-    /// A segment, which another thread may have found or made.
-    fn file(&mut self, segment: u32) -> io::Result<&File> {
-        let path = self.path(segment);
-        Ok(match self.files.entry(segment) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => {
-                entry.insert(OpenOptions::new().read(true).write(true).open(path)?)
-            }
-        })
+    fn file(&self, segment: u32) -> io::Result<&File> {
+        self.files.get(&segment).ok_or_else(|| ErrorKind::NotFound.into())
     }
 
     fn find(&mut self) -> io::Result<Vec<(u32, u32)>> {
@@ -171,7 +155,7 @@ impl Storage for FileStorage {
 
 #[cfg(test)]
 mod tests {
-    use amalgam_cluster::log::{Log, LogError, LogSettings, SEGMENT_BEGIN};
+    use amalgam_cluster::log::{Log, LogError, LogPosition, LogSettings, SEGMENT_BEGIN};
 
     use super::*;
 
@@ -198,6 +182,12 @@ mod tests {
         Ok((log, records))
     }
 
+    fn read(log: &mut Log<FileStorage>, position: LogPosition) -> Option<Vec<u8>> {
+        let mut read = None;
+        log.load(vec![(position, ())]).each(|_, (), record| read = record.map(<[u8]>::to_vec));
+        read
+    }
+
     #[test]
     fn a_log_in_files_is_read_again_and_recycled() {
         let folder = folder("segments");
@@ -209,7 +199,7 @@ mod tests {
             places.push(log.append(&record(number)).expect("there is room"));
         }
         log.commit().expect("it is synced");
-        assert_eq!(log.read(places[150]), Ok(record(150)));
+        assert_eq!(read(&mut log, places[150]), Some(record(150)));
         assert!(FileStorage::open(&folder).is_err(), "it is in use");
         drop(log);
         // A creation that was cut off, and somebody else's file.
@@ -222,8 +212,8 @@ mod tests {
         places.iter().for_each(|place| log.release(*place));
         let clean = |log: &mut Log<FileStorage>| {
             while let Some(victim) = log.victim() {
-                let part = (SEGMENT_BEGIN, u32::MAX);
-                log.clean_part(victim, part, &mut |_, _| false).expect("it reads");
+                let part = log.load_to_clean(victim, (SEGMENT_BEGIN, u32::MAX)).expect("in use");
+                log.clean_part(&part, &mut |_, _| false).expect("it reads");
                 log.retire(victim).expect("nothing is live");
             }
         };

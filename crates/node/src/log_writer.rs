@@ -1,4 +1,5 @@
-//! The thread that writes the log of backups, so that the event loop never waits for the disk.
+//! The thread that reads and writes the log of backups, so that the event loop never waits for the
+//! disk.
 //!
 //! The event loop owns [`LogWriter`] and calls it; the thread owns the storage. A call that changes
 //! the storage becomes a command in a queue, and the thread executes the commands in their
@@ -10,16 +11,19 @@
 //! 2. After a command failed none is executed.
 //! 3. The log bounds what waits: it begins one commit at a time, and accepts nothing while too many
 //!    bytes are unwritten ([`LogWriter::unwritten_bytes`]).
-//! 4. The thread says since when it has worked on one command ([`NodeState::log_stalled_ms`]): the
+//! 4. The event loop never reads the storage: what it asks for is read by the thread and delivered
+//!    in a [`Loading`], with everything that was handed over before.
+//! 5. The thread says since when it has worked on one command ([`NodeState::log_stalled_ms`]): the
 //!    lease is not renewed while that is too long.
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use amalgam_cluster::log::{Storage, StorageError};
+use amalgam_cluster::log::{Loading, Storage, StorageError};
 use amalgam_op::IgnorePoison;
 
 use crate::clock::boot_ms;
@@ -29,6 +33,10 @@ use crate::node_state::NodeState;
 const END_PATIENCE: Duration = Duration::from_secs(5);
 const END_PAUSE: Duration = Duration::from_millis(1);
 
+/// Commands that may be executed before a load that waits: a node that writes all the time still
+/// has to take over, and to clean its log.
+const COMMANDS_A_LOAD: u64 = 8;
+
 #[derive(Debug)]
 enum Command {
     Create { segment: u32, bytes: u32 },
@@ -36,22 +44,26 @@ enum Command {
     Sync,
 }
 
-/// Bytes that the event loop is about to read: the thread reads them, so that the system has them
-/// in memory.
-#[derive(Clone, Copy, Debug)]
-struct Prefetch {
+/// Bytes that the event loop asked for.
+#[derive(Debug)]
+struct Load {
     segment: u32,
     offset: u32,
     bytes: u32,
+    /// What was still to be written when it asked: the bytes are those that these leave.
+    over: Vec<Arc<Command>>,
+    into: Loading,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     commands: VecDeque<Arc<Command>>,
     /// They wait while there are commands: no acknowledgement waits for them.
-    prefetches: VecDeque<Prefetch>,
+    loads: VecDeque<Load>,
     /// Number of commands that were executed.
     done: u64,
+    /// Number of commands that were executed since the last load.
+    since_load: u64,
     failed: Option<StorageError>,
     is_ended: bool,
 }
@@ -67,8 +79,8 @@ struct Shared {
 #[derive(Debug)]
 pub struct LogWriter {
     shared: Arc<Shared>,
-    /// Reads what is executed.
-    reader: Box<dyn Storage>,
+    /// The segments that the storage had at the start.
+    segments: Result<Vec<(u32, u32)>, StorageError>,
     /// Commands that are not known to be executed: what they write is read from here.
     pending: VecDeque<Arc<Command>>,
     /// Number of commands that are known to be executed.
@@ -78,24 +90,21 @@ pub struct LogWriter {
 }
 
 impl LogWriter {
-    /// Starts the thread. `writer` and `reader` are the same storage, of which the reader is only
-    /// read. The thread wakes the event loop when it has executed all commands.
+    /// Starts the thread. It wakes the event loop when it has executed all commands, and when it
+    /// has loaded everything that was asked for.
     ///
     /// # Errors
     ///
     /// If the system refuses a thread.
-    pub fn start(
-        mut writer: Box<dyn Storage>,
-        reader: Box<dyn Storage>,
-        state: Arc<NodeState>,
-    ) -> io::Result<Self> {
+    pub fn start(mut storage: Box<dyn Storage>, state: Arc<NodeState>) -> io::Result<Self> {
+        let segments = storage.segments();
         let shared = Arc::new(Shared::default());
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("log".to_owned())
-            .spawn(move || own.run(writer.as_mut(), &state))?;
+            .spawn(move || own.run(storage.as_mut(), &state))?;
         let (pending, thread) = (VecDeque::new(), Some(thread));
-        Ok(Self { shared, reader, pending, done: 0, unwritten_bytes: 0, thread })
+        Ok(Self { shared, segments, pending, done: 0, unwritten_bytes: 0, thread })
     }
 
     fn push(&mut self, command: Command) -> Result<(), StorageError> {
@@ -130,37 +139,101 @@ impl Command {
     }
 }
 
+impl Load {
+    /// Reads the bytes, and applies what was to be written over them.
+    fn execute(&self, storage: &mut dyn Storage) {
+        if !self.into.is_wanted() {
+            return;
+        }
+        let mut bytes = vec![0; self.bytes as usize];
+        let result = storage.read(self.segment, self.offset, &mut bytes);
+        self.into.deliver(result.map(|()| self.applied(bytes)));
+    }
+
+    fn wanted(&self) -> Range<u64> {
+        u64::from(self.offset)..u64::from(self.offset) + u64::from(self.bytes)
+    }
+
+    /// Whether one of the commands leaves all of the bytes, or begins the segment.
+    fn is_pending(&self) -> bool {
+        let wanted = self.wanted();
+        self.over.iter().any(|command| match &**command {
+            Command::Write { offset, bytes, .. } => {
+                let (begin, end) = (u64::from(*offset), u64::from(*offset) + bytes.len() as u64);
+                begin <= wanted.start && wanted.end <= end
+            }
+            Command::Create { .. } => true,
+            Command::Sync => false,
+        })
+    }
+
+    fn applied(&self, mut into: Vec<u8>) -> Vec<u8> {
+        let wanted = self.wanted();
+        for command in &self.over {
+            let Command::Write { offset, bytes, .. } = &**command else { continue };
+            let written = u64::from(*offset)..u64::from(*offset) + bytes.len() as u64;
+            let begin = written.start.max(wanted.start);
+            let end = written.end.min(wanted.end);
+            if begin < end {
+                let from = (begin - written.start) as usize..(end - written.start) as usize;
+                let to = (begin - wanted.start) as usize..(end - wanted.start) as usize;
+                into[to].copy_from_slice(&bytes[from]);
+            }
+        }
+        into
+    }
+}
+
+/// What the thread does next.
+enum Work {
+    Execute(Arc<Command>),
+    Load(Load),
+}
+
+impl Queue {
+    fn next(&mut self) -> Option<Work> {
+        let may_load = self.commands.is_empty() || self.since_load >= COMMANDS_A_LOAD;
+        if may_load && let Some(load) = self.loads.pop_front() {
+            self.since_load = 0;
+            return Some(Work::Load(load));
+        }
+        self.since_load += 1;
+        self.commands.front().cloned().map(Work::Execute)
+    }
+}
+
 impl Shared {
     /// The thread: executes commands until the end, then those that are left.
     fn run(&self, storage: &mut dyn Storage, state: &NodeState) {
         let mut queue = self.queue.lock().ignore_poison();
         loop {
-            let command = queue.commands.front().cloned();
-            let prefetch = queue.prefetches.front().copied();
-            if command.is_none() && queue.is_ended {
-                return;
+            if queue.is_ended {
+                queue.loads.clear();
             }
-            if command.is_none() && prefetch.is_none() {
+            let Some(work) = queue.next() else {
+                if queue.is_ended {
+                    return;
+                }
                 queue = self.has_work.wait(queue).ignore_poison();
                 continue;
-            }
+            };
             drop(queue);
             state.set_log_busy_since_ms(boot_ms());
-            let result = match (&command, prefetch) {
-                (Some(command), _) => command.execute(storage),
-                // Whoever reads the same bytes then finds the same error.
-                (None, Some(Prefetch { segment, offset, bytes })) => {
-                    let _ = storage.read(segment, offset, &mut vec![0; bytes as usize]);
-                    Ok(())
+            let executed = match work {
+                Work::Load(load) => {
+                    load.execute(storage);
+                    None
                 }
-                (None, None) => Ok(()),
+                Work::Execute(command) => Some(command.execute(storage)),
             };
             state.set_log_busy_since_ms(0);
             queue = self.queue.lock().ignore_poison();
-            if command.is_none() {
-                queue.prefetches.pop_front();
+            let Some(result) = executed else {
+                if queue.loads.is_empty() {
+                    state.wake();
+                }
                 continue;
-            }
+            };
             match result {
                 Ok(()) => drop(queue.commands.pop_front()),
                 Err(error) => {
@@ -178,7 +251,7 @@ impl Shared {
 
 impl Storage for LogWriter {
     fn segments(&mut self) -> Result<Vec<(u32, u32)>, StorageError> {
-        self.reader.segments()
+        self.segments.clone()
     }
 
     fn create(&mut self, segment: u32, bytes: u32) -> Result<(), StorageError> {
@@ -190,39 +263,8 @@ impl Storage for LogWriter {
     }
 
     fn read(&mut self, segment: u32, offset: u32, bytes: &mut [u8]) -> Result<(), StorageError> {
-        // After a failure, all that was handed over before stays readable.
-        let _ = self.is_idle();
-        let is_new = |command: &Arc<Command>| match **command {
-            Command::Create { segment: new, .. } => new == segment,
-            Command::Write { .. } | Command::Sync => false,
-        };
-        let wanted = u64::from(offset)..u64::from(offset) + bytes.len() as u64;
-        let has_all = |command: &Arc<Command>| match &**command {
-            Command::Write { segment: other, offset: at, bytes } => {
-                let (begin, end) = (u64::from(*at), u64::from(*at) + bytes.len() as u64);
-                *other == segment && begin <= wanted.start && wanted.end <= end
-            }
-            Command::Create { .. } | Command::Sync => false,
-        };
-        // A disk that hangs is not asked for what still waits to be written.
-        if self.pending.iter().any(|command| is_new(command) || has_all(command)) {
-            bytes.fill(0);
-        } else {
-            self.reader.read(segment, offset, bytes)?;
-        }
-        for command in &self.pending {
-            let Command::Write { segment: other, offset: at, bytes: written } = &**command else {
-                continue;
-            };
-            let begin = u64::from(*at).max(wanted.start);
-            let end = (u64::from(*at) + written.len() as u64).min(wanted.end);
-            if *other == segment && begin < end {
-                let count = (end - begin) as usize;
-                let from = (begin - u64::from(*at)) as usize;
-                let to = (begin - wanted.start) as usize;
-                bytes[to..to + count].copy_from_slice(&written[from..from + count]);
-            }
-        }
+        let length = u32::try_from(bytes.len()).map_err(|_| StorageError::Broken)?;
+        bytes.copy_from_slice(self.load(segment, offset, length).wait().as_ref().map_err(|e| *e)?);
         Ok(())
     }
 
@@ -252,15 +294,26 @@ impl Storage for LogWriter {
         self.unwritten_bytes
     }
 
-    fn prefetch(&mut self, segment: u32, offset: u32, bytes: u32) {
-        let mut queue = self.shared.queue.lock().ignore_poison();
-        queue.prefetches.push_back(Prefetch { segment, offset, bytes });
-        drop(queue);
+    fn load(&mut self, segment: u32, offset: u32, bytes: u32) -> Loading {
+        // After a failure, all that was handed over before stays readable.
+        let _ = self.is_idle();
+        let is_of = |command: &&Arc<Command>| match ***command {
+            Command::Create { segment: of, .. } | Command::Write { segment: of, .. } => {
+                of == segment
+            }
+            Command::Sync => false,
+        };
+        let over = self.pending.iter().filter(is_of).cloned().collect();
+        let into = Loading::default();
+        let load = Load { segment, offset, bytes, over, into: into.clone() };
+        // A disk that hangs is not asked for what still waits to be written.
+        if load.is_pending() {
+            into.deliver(Ok(load.applied(vec![0; bytes as usize])));
+            return into;
+        }
+        self.shared.queue.lock().ignore_poison().loads.push_back(load);
         self.shared.has_work.notify_one();
-    }
-
-    fn has_prefetched(&mut self) -> bool {
-        self.shared.queue.lock().ignore_poison().prefetches.is_empty()
+        into
     }
 }
 
@@ -292,7 +345,7 @@ mod tests {
 
     type Medium = Arc<Mutex<MemoryStorage>>;
 
-    /// Writes nothing while its gate is locked.
+    /// Reads and writes nothing while its gate is locked.
     #[derive(Debug)]
     struct Gated(Medium, Arc<Mutex<()>>);
 
@@ -312,6 +365,7 @@ mod tests {
         }
 
         fn read(&mut self, segment: u32, at: u32, bytes: &mut [u8]) -> Result<(), StorageError> {
+            let _open = self.1.lock().ignore_poison();
             self.0.read(segment, at, bytes)
         }
 
@@ -324,9 +378,10 @@ mod tests {
     fn reads_see_what_waits_and_what_could_not_be_written() {
         let (medium, gate) = (Medium::default(), Arc::new(Mutex::new(())));
         let state = Arc::new(NodeState::new(Arc::default()).expect("a descriptor"));
+        medium.lock().ignore_poison().create(5, 8).expect("memory");
         let writer = Gated(Arc::clone(&medium), Arc::clone(&gate));
-        let reader = Box::new(Arc::clone(&medium));
-        let mut log = LogWriter::start(Box::new(writer), reader, state).expect("a thread");
+        let mut log = LogWriter::start(Box::new(writer), state).expect("a thread");
+        assert_eq!(log.segments(), Ok(vec![(5, 8)]));
         let read = |log: &mut LogWriter| {
             let mut bytes = [9; 8];
             log.read(3, 8, &mut bytes).map(|()| bytes)
@@ -335,14 +390,25 @@ mod tests {
         log.create(3, 100).expect("it is queued");
         log.write(3, 10, b"abc").expect("it is queued");
         log.write(3, 12, b"xyz").expect("it is queued");
+        log.write(5, 2, b"early").expect("it is queued");
         log.sync().expect("it is queued");
         assert_eq!(read(&mut log), Ok(*b"\0\0abxyz\0"));
-        assert_eq!((log.is_idle(), log.unwritten_bytes()), (Ok(false), 6));
+        assert_eq!((log.is_idle(), log.unwritten_bytes()), (Ok(false), 11));
         assert_eq!(medium.lock().ignore_poison().segment(3), None, "nothing is executed");
+        // What is asked for holds what was to be written then.
+        let (loading, forgotten) = (log.load(5, 0, 8), log.load(5, 0, 8));
+        drop(forgotten);
+        assert_eq!(loading.result(), None, "the medium hangs");
         drop(shut);
         while log.is_idle() == Ok(false) {
             std::thread::sleep(END_PAUSE);
         }
+        assert_eq!(loading.wait().as_deref(), Ok(&b"\0\0early\0"[..]));
+        assert_eq!(
+            log.load(9, 0, 8).wait(),
+            &Err(StorageError::Broken),
+            "there is no such segment"
+        );
         assert_eq!((log.is_idle(), log.unwritten_bytes()), (Ok(true), 0));
         assert_eq!(read(&mut log), Ok(*b"\0\0abxyz\0"));
         assert_eq!(medium.lock().ignore_poison().unsynced(), 0);

@@ -298,9 +298,6 @@ impl Default for NodeConfiguration {
     }
 }
 
-/// The log's storage for the thread that writes and for the one that reads.
-type LogFiles = (Box<dyn Storage>, Box<dyn Storage>);
-
 /// A node that runs. It stops when the value is dropped.
 #[derive(Debug)]
 pub struct RunningNode {
@@ -327,12 +324,11 @@ impl RunningNode {
         Self::start_with::<E>(configuration, membership, |storage| Box::new(storage))
     }
 
-    /// As [`Self::start`]; `wrap` gets the log's files, once for the thread that writes them and
-    /// once for the one that reads.
+    /// As [`Self::start`]; `wrap` gets the log's files.
     fn start_with<E: Engine>(
         configuration: &NodeConfiguration,
         membership: Arc<dyn Membership>,
-        wrap: impl Fn(FileStorage) -> Box<dyn Storage>,
+        wrap: impl FnOnce(FileStorage) -> Box<dyn Storage>,
     ) -> Result<Self, NodeError> {
         let listener = TcpListener::bind(configuration.listen)?;
         let address = listener.local_addr()?;
@@ -346,10 +342,7 @@ impl RunningNode {
         // Before it joins: a second process must fail without waiting for the lease.
         let backups = configuration.backups.as_ref();
         let storage = backups.map(|backups| FileStorage::open(&backups.folder)).transpose()?;
-        let files = storage.map(|storage| {
-            let reader = wrap(storage.reader());
-            (wrap(storage), reader)
-        });
+        let storage = storage.map(wrap);
         check_admission(membership.as_ref(), &credentials)?;
         let advertised = configuration.advertise.clone().unwrap_or_else(|| address.to_string());
         let name = Some(&configuration.name).filter(|name| !name.is_empty()).unwrap_or(&advertised);
@@ -365,7 +358,7 @@ impl RunningNode {
         let started = Self::serve::<E>(
             configuration,
             &membership,
-            files,
+            storage,
             (joined, sent_ms),
             listener,
             credentials,
@@ -383,7 +376,7 @@ impl RunningNode {
     fn serve<E: Engine>(
         configuration: &NodeConfiguration,
         membership: &Arc<dyn Membership>,
-        files: Option<LogFiles>,
+        storage: Option<Box<dyn Storage>>,
         (joined, sent_ms): (Joined, u64),
         listener: TcpListener,
         credentials: Credentials,
@@ -418,12 +411,14 @@ impl RunningNode {
             maintenance_stops: Arc::default(),
             threads: Vec::new(),
         };
-        let read = |(backups, (writer, reader)): (&BackupConfiguration, LogFiles)| {
-            let storage = LogWriter::start(writer, reader, Arc::clone(&node.state))?;
-            let read = || backups.replica_store(Box::new(storage), &joined);
+        let read = |(backups, storage): (&BackupConfiguration, Box<dyn Storage>)| {
+            let read = || {
+                let storage = LogWriter::start(storage, Arc::clone(&node.state))?;
+                backups.replica_store(Box::new(storage), &joined)
+            };
             keep_alive_during(&node.state, membership.as_ref(), joined.peer, read)
         };
-        let replica_store = configuration.backups.as_ref().zip(files).map(read).transpose()?;
+        let replica_store = configuration.backups.as_ref().zip(storage).map(read).transpose()?;
         let limits = configuration.backups.as_ref().map(BackupConfiguration::limits);
         let super_share_percent = configuration.super_share_percent;
         let settings = NodeSettings {

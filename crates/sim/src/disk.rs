@@ -20,9 +20,15 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The storage that a node writes to.
+    /// The storage that a node writes to. Once it is open, what it asks for is read later.
     pub fn storage(&self) -> Box<dyn Storage> {
+        self.lock().reads_late = true;
         Box::new(Arc::clone(&self.storage))
+    }
+
+    /// Reads what was asked for, unless it hangs.
+    pub fn deliver(&self) {
+        self.lock().deliver();
     }
 
     fn lock(&self) -> MutexGuard<'_, MemoryStorage> {

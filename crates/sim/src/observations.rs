@@ -51,3 +51,12 @@ pub struct Observations {
     /// Faults and races that the run went through.
     pub coverage: Coverage,
 }
+
+impl Observations {
+    /// A node's disk reads what was asked for, unless it hangs.
+    pub fn deliver_loads(&self, node: Peer) {
+        if let Some(disk) = self.disks.get(&node.node) {
+            disk.deliver();
+        }
+    }
+}

@@ -343,6 +343,7 @@ impl<P: NodeProcess> World<P> {
             let at_ms = node.paused_until_ms;
             return self.queue.schedule(at_ms, Event::PacketArrives { from, to, bytes });
         }
+        self.observed.deliver_loads(to);
         let packet = Packet::decode_all(&bytes).expect("it was encoded");
         self.note_answer(from, to, &packet);
         let node = self.nodes.get_mut(&to).expect("it runs");
@@ -404,6 +405,7 @@ impl<P: NodeProcess> World<P> {
             let at_ms = node.paused_until_ms;
             return self.queue.schedule(at_ms, Event::Tick(peer));
         }
+        self.observed.deliver_loads(peer);
         let (mut out, local_ms) = (Vec::new(), node.clock(now_ms));
         node.process.run_threads(&mut self.observed, local_ms, &mut out);
         let is_away = self.is_coordinator_away;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use amalgam_op::split_mix64;
 
-use super::{Storage, StorageError};
+use super::{Loading, Storage, StorageError};
 
 /// What happens to unsynced writes in a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +61,10 @@ pub struct MemoryStorage {
     /// have carried it out.
     queued: Vec<Queued>,
     hangs: bool,
+    /// What was asked for while it hangs, or while it reads late.
+    loads: Vec<(u32, u32, u32, Loading)>,
+    /// Whether what is asked for is delivered by [`Self::deliver`] only.
+    pub reads_late: bool,
     /// The error of what was carried out late.
     failed: Option<StorageError>,
     /// Whether it says that it is idle while it hangs: a planted defect.
@@ -77,6 +81,7 @@ impl MemoryStorage {
     /// the rest, which never happened. Then it hangs no more.
     pub fn release(&mut self, calls: usize) {
         self.hangs = false;
+        self.deliver();
         let mut queued = std::mem::take(&mut self.queued);
         let undone = queued.split_off(calls.min(queued.len()));
         for call in undone.into_iter().rev() {
@@ -106,6 +111,16 @@ impl MemoryStorage {
         }
     }
 
+    /// Delivers what was asked for, unless the medium hangs.
+    pub fn deliver(&mut self) {
+        if !self.hangs {
+            for (segment, offset, bytes, into) in std::mem::take(&mut self.loads) {
+                let mut read = vec![0; bytes as usize];
+                into.deliver(self.read(segment, offset, &mut read).map(|()| read));
+            }
+        }
+    }
+
     /// The number of calls that were handed over since the medium began to hang.
     pub fn queued(&self) -> usize {
         self.queued.len()
@@ -122,6 +137,7 @@ impl MemoryStorage {
 
     /// Reduces the contents to what survives a crash. Nothing that is queued does.
     pub fn crash(&mut self, crash: Crash) {
+        self.loads.clear();
         self.release(0);
         self.failed = None;
         self.touched.clear();
@@ -268,6 +284,16 @@ impl Storage for MemoryStorage {
         });
         writes.sum()
     }
+
+    fn load(&mut self, segment: u32, offset: u32, bytes: u32) -> Loading {
+        if !(self.hangs || self.reads_late) {
+            let mut read = vec![0; bytes as usize];
+            return Loading::done(self.read(segment, offset, &mut read).map(|()| read));
+        }
+        let into = Loading::default();
+        self.loads.push((segment, offset, bytes, into.clone()));
+        into
+    }
 }
 
 /// Shared storage: outlives its writer, and can be damaged meanwhile.
@@ -298,5 +324,10 @@ impl Storage for Arc<Mutex<MemoryStorage>> {
 
     fn unwritten_bytes(&self) -> usize {
         self.lock().map_or(0, |storage| storage.unwritten_bytes())
+    }
+
+    fn load(&mut self, segment: u32, offset: u32, bytes: u32) -> Loading {
+        let broken = |_| Loading::done(Err(StorageError::Broken));
+        self.lock().map_or_else(broken, |mut storage| storage.load(segment, offset, bytes))
     }
 }

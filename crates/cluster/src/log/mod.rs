@@ -22,14 +22,19 @@
 //!    the newest segment is never freed.
 
 mod format;
+mod loading;
 mod memory;
 mod range_checksums;
 mod records;
 
 use std::fmt;
 
+pub use loading::{LoadedPart, Loading};
 pub use memory::{Crash, MemoryStorage};
-pub use records::{Damage, Log, LogPosition, LogSettings, Relocation, Replay, SEGMENT_BEGIN};
+pub use records::{
+    CleanedPart, Damage, Log, LogPosition, LogSettings, RecordLoads, Relocation, Replay,
+    SEGMENT_BEGIN,
+};
 
 /// Holds segments: areas of fixed size that can be written at any offset.
 ///
@@ -59,7 +64,7 @@ pub trait Storage: fmt::Debug + Send {
     /// [`StorageError`]; any part may have been written.
     fn write(&mut self, segment: u32, offset: u32, bytes: &[u8]) -> Result<(), StorageError>;
 
-    /// Fills `bytes` from a segment.
+    /// Fills `bytes` from a segment, and waits for the medium: for those who open the log.
     ///
     /// # Errors
     ///
@@ -87,15 +92,11 @@ pub trait Storage: fmt::Debug + Send {
         0
     }
 
-    /// Announces that a part of a segment will be read soon, so that the read need not wait for the
-    /// medium. The storage may do nothing.
-    fn prefetch(&mut self, segment: u32, offset: u32, bytes: u32) {
-        let _ = (segment, offset, bytes);
-    }
-
-    /// Whether everything that was announced has been read, so that its reads do not wait.
-    fn has_prefetched(&mut self) -> bool {
-        true
+    /// Asks for a part of a segment without waiting for the medium: what it holds is delivered
+    /// later, with every write that was handed over before.
+    fn load(&mut self, segment: u32, offset: u32, bytes: u32) -> Loading {
+        let mut read = vec![0; bytes as usize];
+        Loading::done(self.read(segment, offset, &mut read).map(|()| read))
     }
 }
 
@@ -206,12 +207,8 @@ impl Storage for Box<dyn Storage> {
         (**self).unwritten_bytes()
     }
 
-    fn prefetch(&mut self, segment: u32, offset: u32, bytes: u32) {
-        (**self).prefetch(segment, offset, bytes);
-    }
-
-    fn has_prefetched(&mut self) -> bool {
-        (**self).has_prefetched()
+    fn load(&mut self, segment: u32, offset: u32, bytes: u32) -> Loading {
+        (**self).load(segment, offset, bytes)
     }
 }
 

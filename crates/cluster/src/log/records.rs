@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::format::{self, HEAD_BYTES, Head, PREFIX_BYTES, Scanned, SegmentPart};
+use super::loading::LoadedPart;
 use super::{Durability, LogError, Storage};
 
-/// Records of a segment are read together if they fill at least one N-th of the bytes between the
-/// first and the last.
-const DENSE_READ_FACTOR: u64 = 4;
+mod loads;
+
+pub use loads::RecordLoads;
+
 /// When segments run short, a segment is worth cleaning below this percentage of live bytes.
 const SHORT_PERCENT: u32 = 95;
 /// Offset of the first record in a segment.
@@ -55,10 +57,26 @@ impl LogPosition {
     pub fn segment(self) -> u32 {
         self.segment
     }
+
+    /// Bytes that the record occupies in the log.
+    pub fn bytes(self) -> u64 {
+        u64::from(PREFIX_BYTES + self.length)
+    }
 }
 
 /// Old and new position of a record that the cleaner appended again.
 pub type Relocation = (LogPosition, LogPosition);
+
+/// What the cleaner did with a part of a segment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CleanedPart {
+    /// The records that were appended again.
+    pub moved: Vec<Relocation>,
+    /// Where the next part begins; none at the end of the segment, which is then to be passed to
+    /// [`Log::retire`]. Where this one began if it is shorter than its first record, or damaged:
+    /// more bytes tell which.
+    pub next: Option<u32>,
+}
 
 /// A stretch that could not be read in a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,8 +161,6 @@ pub struct Log<S> {
     next_sequence: u64,
     /// Counts for normal operation, and for when segments run short.
     cleanable: [CleanableCount; 2],
-    /// Buffer for the part that is being cleaned.
-    part: Vec<u8>,
     failed: Option<LogError>,
 }
 
@@ -174,7 +190,6 @@ impl<S: Storage> Log<S> {
             next_sequence: 1,
             cleanable: [settings.clean_below_percent, SHORT_PERCENT]
                 .map(|percent| CleanableCount::new(&settings, percent)),
-            part: Vec::new(),
             failed: None,
         };
         let mut replay = Replay { is_current: true, ..Replay::default() };
@@ -397,17 +412,6 @@ impl<S: Storage> Log<S> {
         self.buffer.len() + self.storage.unwritten_bytes()
     }
 
-    /// Announces that a record will be read soon.
-    pub fn prefetch(&mut self, position: LogPosition) {
-        let LogPosition { segment, offset, length } = position;
-        self.storage.prefetch(segment, offset, PREFIX_BYTES + length);
-    }
-
-    /// Whether the storage has read everything that was announced.
-    pub fn has_prefetched(&mut self) -> bool {
-        self.storage.has_prefetched()
-    }
-
     /// Writes a mark that vouches for the last commit, if nothing was appended since the previous
     /// call. Normally the next record vouches; until something does, damage in the last commit is
     /// taken for a torn write.
@@ -453,87 +457,6 @@ impl<S: Storage> Log<S> {
         error
     }
 
-    /// Reads a record.
-    ///
-    /// # Errors
-    ///
-    /// [`LogError::Damaged`] if it is not what was appended.
-    pub fn read(&mut self, position: LogPosition) -> Result<Vec<u8>, LogError> {
-        let segment = self.segments.get(&position.segment).ok_or(LogError::Damaged)?;
-        let end = segment.end;
-        let whole = (PREFIX_BYTES + position.length) as usize;
-        let written = end.saturating_sub(self.buffer.len() as u32);
-        let sequence = segment.sequence;
-        let mut bytes = Vec::new();
-        if self.current == Some(position.segment) && position.offset >= written {
-            let from = (position.offset - written) as usize;
-            let found = self.buffer.get(from..from + whole).ok_or(LogError::Damaged)?;
-            bytes.extend_from_slice(found);
-        } else {
-            bytes.resize(whole, 0);
-            self.storage.read(position.segment, position.offset, &mut bytes)?;
-        }
-        if !format::is_record(&bytes, sequence, position.offset) {
-            return Err(LogError::Damaged);
-        }
-        bytes.drain(..PREFIX_BYTES as usize);
-        Ok(bytes)
-    }
-
-    /// Reads records and passes each on, or none for one that is damaged. Records of a segment are
-    /// read together if they are dense. Sorts `positions`.
-    pub fn read_many<T>(
-        &mut self,
-        positions: &mut [(LogPosition, T)],
-        each: &mut dyn FnMut(&T, Option<&[u8]>),
-    ) {
-        positions.sort_unstable_by_key(|(position, _)| *position);
-        let whole = |position: &LogPosition| PREFIX_BYTES + position.length;
-        let mut bytes = Vec::new();
-        for positions in positions.chunk_by(|(one, _), (other, _)| one.segment == other.segment) {
-            let (first, last) = (positions[0].0, positions[positions.len() - 1].0);
-            let wanted: u64 =
-                positions.iter().map(|(position, _)| u64::from(whole(position))).sum();
-            let end = last.offset + whole(&last);
-            let is_dense = wanted * DENSE_READ_FACTOR >= u64::from(end - first.offset);
-            let mut loaded =
-                is_dense.then(|| self.load(first.segment, first.offset, end, &mut bytes));
-            for (position, named) in positions {
-                let (mut from, to) = (first.offset, position.offset + whole(position));
-                if !is_dense {
-                    from = position.offset;
-                    loaded = Some(self.load(position.segment, from, to, &mut bytes));
-                }
-                let at = (position.offset - from) as usize..(to - from) as usize;
-                let found = loaded.flatten().zip(bytes.get(at));
-                each(
-                    named,
-                    found.and_then(|(sequence, whole)| {
-                        format::is_record(whole, sequence, position.offset)
-                            .then_some(&whole[PREFIX_BYTES as usize..])
-                    }),
-                );
-            }
-        }
-    }
-
-    /// Loads a part of a segment, including bytes not written yet. Returns the segment's sequence
-    /// if the part can be read.
-    fn load(&mut self, number: u32, from: u32, to: u32, bytes: &mut Vec<u8>) -> Option<u64> {
-        let segment = self.segments.get(&number)?;
-        let buffered = if self.current == Some(number) { self.buffer.as_slice() } else { &[] };
-        let written = segment.end - buffered.len() as u32;
-        bytes.clear();
-        if from < written {
-            bytes.resize((to.min(written) - from) as usize, 0);
-            self.storage.read(number, from, bytes).ok()?;
-        }
-        let rest = from.max(written)..to.max(written);
-        let rest = (rest.start - written) as usize..(rest.end - written) as usize;
-        bytes.extend_from_slice(buffered.get(rest)?);
-        Some(segment.sequence)
-    }
-
     /// Marks a record as no longer needed.
     pub fn release(&mut self, position: LogPosition) {
         let Some(segment) = self.segments.get_mut(&position.segment) else { return };
@@ -550,6 +473,11 @@ impl<S: Storage> Log<S> {
         self.segments.len() + 2 >= self.settings.segments_max as usize
     }
 
+    /// Whether the last segment that records other than reserved ones may use is in use.
+    pub fn is_at_end(&self) -> bool {
+        self.segments.len() + 1 >= self.settings.segments_max as usize
+    }
+
     /// The segment to clean next, if one is worth it: the one with the fewest live bytes.
     pub fn victim(&self) -> Option<u32> {
         if self.cleanable[usize::from(self.is_short())].segments == 0 {
@@ -561,67 +489,64 @@ impl<S: Storage> Log<S> {
         others.min_by_key(|(_, segment)| segment.live_bytes).map(|(number, _)| *number)
     }
 
-    /// Appends again the live records of a part of a closed segment, about N bytes from `from` on
-    /// ([`SEGMENT_BEGIN`] at first). Returns the old and new positions and where the next part
-    /// begins; none at the end of the segment, which is then to be passed to [`Self::retire`].
+    /// Asks for about N bytes of a closed segment from `from` on ([`SEGMENT_BEGIN`] at first), to
+    /// clean them; none if the segment is not in use.
+    pub fn load_to_clean(&mut self, number: u32, (from, bytes): (u32, u32)) -> Option<LoadedPart> {
+        let end = self.segments.get(&number)?.end;
+        self.load_part((number, from.min(end), from.saturating_add(bytes.max(PREFIX_BYTES))))
+    }
+
+    /// Appends again the live records of a part that is loaded.
     ///
     /// # Errors
     ///
-    /// As [`Self::append`]; the old records are still there.
+    /// As [`Self::append`], and the storage's if it could not read the part; the old records are
+    /// still there.
     pub fn clean_part(
         &mut self,
-        number: u32,
-        (from, bytes): (u32, u32),
+        part: &LoadedPart,
         is_live: &mut dyn FnMut(LogPosition, &[u8]) -> bool,
-    ) -> Result<(Vec<Relocation>, Option<u32>), LogError> {
-        let Some(Segment { sequence, end, .. }) = self.segments.get(&number).copied() else {
-            return Ok((Vec::new(), None));
+    ) -> Result<CleanedPart, LogError> {
+        let (number, from, sequence) = (part.segment, part.from, part.sequence);
+        let is_same = |segment: &&Segment| segment.sequence == sequence;
+        let segment = self.segments.get(&number).filter(is_same);
+        let Some((end, bytes)) = segment.map(|segment| segment.end).zip(part.bytes()) else {
+            return Ok(CleanedPart::default());
         };
-        let (mut part, mut live) = (std::mem::take(&mut self.part), Vec::new());
-        let mut length = bytes.max(PREFIX_BYTES);
+        let (bytes, mut live) = (bytes?, Vec::new());
+        let to = from + bytes.len() as u32;
+        let found = SegmentPart::new(bytes, from, sequence);
+        let mut offset = from;
         let next = loop {
-            let to = from.saturating_add(length).min(end);
-            part.resize(to.saturating_sub(from) as usize, 0);
-            self.storage.read(number, from, &mut part)?;
-            let found = SegmentPart::new(&part, from, sequence);
-            let mut offset = from;
-            let rest = loop {
-                match found.find(offset) {
-                    Scanned::Record(record) => {
-                        let length = record.len() as u32;
-                        let position = LogPosition { segment: number, offset, length };
-                        if is_live(position, record) {
-                            live.push(position);
-                        }
-                        offset += PREFIX_BYTES + length;
+            match found.find(offset) {
+                Scanned::Record(record) => {
+                    let length = record.len() as u32;
+                    let position = LogPosition { segment: number, offset, length };
+                    if is_live(position, record) {
+                        live.push(position);
                     }
-                    Scanned::Committed => offset += PREFIX_BYTES,
-                    Scanned::Complete => break None,
-                    Scanned::Nothing if to < end && found.is_cut(offset, end) => {
-                        break Some(offset);
-                    }
-                    // Skip the damaged stretch.
-                    Scanned::Nothing => match found.next_whole(offset) {
-                        Some(next) => offset = next,
-                        None => break (to < end).then_some(offset),
-                    },
+                    offset += PREFIX_BYTES + length;
                 }
-            };
-            if rest != Some(from) {
-                break rest;
+                Scanned::Committed => offset += PREFIX_BYTES,
+                Scanned::Complete => break None,
+                Scanned::Nothing if to < end && found.is_cut(offset, end) => {
+                    break Some(offset);
+                }
+                // Skip the damaged stretch.
+                Scanned::Nothing => match found.next_whole(offset) {
+                    Some(next) => offset = next,
+                    None => break (to < end).then_some(offset),
+                },
             }
-            // A record longer than the part, or damage: more bytes tell which.
-            length = length.saturating_mul(2);
         };
         let mut moved = Vec::with_capacity(live.len());
         for position in live {
             let begin = (position.offset - from + PREFIX_BYTES) as usize;
-            let record = &part[begin..begin + position.length as usize];
+            let record = &bytes[begin..begin + position.length as usize];
             moved.push((position, self.append_reserved(record)?));
             self.release(position);
         }
-        self.part = part;
-        Ok((moved, next))
+        Ok(CleanedPart { moved, next })
     }
 
     /// Frees a segment whose live records were all appended again.

@@ -33,17 +33,42 @@ fn record(number: u8) -> Vec<u8> {
     vec![number; 1 + usize::from(number) * 7 % 60]
 }
 
+/// Reads a record of a log whose storage does not wait.
+fn read(log: &mut Log<MemoryStorage>, position: LogPosition) -> Option<Vec<u8>> {
+    let mut read = None;
+    log.load(vec![(position, ())]).each(|_, (), record| read = record.map(<[u8]>::to_vec));
+    read
+}
+
+/// Cleans a whole segment in parts of N bytes; what was appended again.
+fn clean(
+    log: &mut Log<MemoryStorage>,
+    victim: u32,
+    bytes: u32,
+    is_live: &mut dyn FnMut(LogPosition, &[u8]) -> bool,
+) -> Result<Vec<Relocation>, LogError> {
+    let (mut all, mut from, mut length) = (Vec::new(), SEGMENT_BEGIN, bytes);
+    while let Some(part) = log.load_to_clean(victim, (from, length)) {
+        let CleanedPart { moved, next } = log.clean_part(&part, is_live)?;
+        all.extend(moved);
+        let Some(next) = next else { break };
+        (from, length) = (next, if next == from { 2 * length } else { bytes });
+    }
+    Ok(all)
+}
+
 #[test]
 fn what_is_committed_comes_back_and_can_be_read() {
     let (mut log, _) = open(MemoryStorage::default(), Durability::Buffered);
     let mut places = Vec::new();
     for number in 1..20 {
         places.push(log.append(&record(number)).expect("there is room"));
-        assert_eq!(log.read(places[places.len() - 1]), Ok(record(number)), "before it is written");
+        let last = places[places.len() - 1];
+        assert_eq!(read(&mut log, last), Some(record(number)), "before it is written");
     }
     assert_eq!(log.commit(), Ok(()));
     for (number, place) in (1..).zip(&places) {
-        assert_eq!(log.read(*place), Ok(record(number)));
+        assert_eq!(read(&mut log, *place), Some(record(number)));
     }
     let (_, records, replay) = open_with_replay(log.into_storage(), Durability::Buffered);
     assert_eq!(records, (1..20).map(record).collect::<Vec<_>>());
@@ -232,34 +257,30 @@ proptest! {
             }
             while let Some(victim) = log.victim() {
                 let mut is_live = |place: LogPosition, record: &[u8]| model[&record[0]].1 == place;
-                let mut all = Vec::new();
-                let mut from = Some(SEGMENT_BEGIN);
-                while let Some(begin) = from {
-                    let part = (begin, part_bytes);
-                    let cleaned = log.clean_part(victim, part, &mut is_live);
-                    let (moved, next) = cleaned.expect("memory");
-                    all.extend(moved);
-                    from = next;
-                }
+                let all = clean(&mut log, victim, part_bytes, &mut is_live).expect("memory");
                 log.retire(victim).expect("memory");
                 for (from, to) in all {
                     let moved = model.values_mut().find(|(_, place)| *place == from);
                     moved.expect("it is live").1 = to;
                 }
             }
-            prop_assert_eq!(log.read(place).is_ok(), model[&key].1 == place);
+            prop_assert_eq!(read(&mut log, place).is_some(), model[&key].1 == place);
             let (live, used, free) = log.usage();
             prop_assert!(live <= 12 * 33 && used + free <= 6, "{} {} {}", live, used, free);
         }
         let mut places = Vec::new();
         for (key, (version, place)) in model {
-            prop_assert_eq!(log.read(place), Ok(encode(key, version)));
+            prop_assert_eq!(read(&mut log, place), Some(encode(key, version)));
             places.push((place, encode(key, version)));
         }
         let mut is_same = true;
-        log.read_many(&mut places, &mut |expected, found| {
-            is_same &= found == Some(expected.as_slice());
+        let mut next = 0;
+        log.load(places.clone()).each(|place, expected, found| {
+            let is_expected = places.contains(&(place, expected.clone()));
+            is_same &= found == Some(expected.as_slice()) && is_expected;
+            next += 1;
         });
+        prop_assert_eq!(next, places.len());
         prop_assert!(is_same, "together as one by one");
     }
 }
@@ -378,15 +399,12 @@ fn a_value_is_not_taken_apart() {
     let (mut log, records) = open(log.into_storage(), Durability::Buffered);
     assert_eq!(records, [b"first".to_vec(), value.clone()]);
     for part_bytes in 1..200 {
-        let (mut from, mut moved) = (Some(SEGMENT_BEGIN), Vec::new());
-        while let Some(begin) = from {
-            let mut is_live = |_: LogPosition, record: &[u8]| {
-                moved.push(record.to_vec());
-                false
-            };
-            let cleaned = log.clean_part(first.segment, (begin, part_bytes), &mut is_live);
-            from = cleaned.expect("it reads").1;
-        }
+        let mut moved = Vec::new();
+        let mut is_live = |_: LogPosition, record: &[u8]| {
+            moved.push(record.to_vec());
+            false
+        };
+        clean(&mut log, first.segment, part_bytes, &mut is_live).expect("it reads");
         assert_eq!(moved, records, "in parts of {part_bytes}");
     }
 }
@@ -502,18 +520,12 @@ impl Model {
     fn clean(&mut self) -> Result<(), LogError> {
         for _ in 0..4 {
             let Some(victim) = self.log.victim() else { break };
-            let (mut from, mut all) = (Some(SEGMENT_BEGIN), Vec::new());
             let (committed, appended) = (&self.committed, &self.appended);
             let mut is_live = |place: LogPosition, record: &[u8]| {
                 let number = Self::number(record);
                 [committed, appended].into_iter().any(|map| map.get(&number) == Some(&place))
             };
-            while let Some(begin) = from {
-                let (moved, next) = self.log.clean_part(victim, (begin, 64), &mut is_live)?;
-                all.extend(moved);
-                from = next;
-            }
-            for (from, to) in all {
+            for (from, to) in clean(&mut self.log, victim, 64, &mut is_live)? {
                 let mut places = self.committed.values_mut().chain(self.appended.values_mut());
                 *places.find(|place| **place == from).expect("it is live") = to;
             }
@@ -648,18 +660,50 @@ proptest! {
         prop_assert!(!replay.damages.is_empty(), "{damaged:?} of {segment}: {replay:?}");
         prop_assert!(replay.damages.iter().all(|damage| damage.segment == segment));
         prop_assert_eq!(&found, &whole);
-        let (mut from, mut moved) = (Some(SEGMENT_BEGIN), Vec::new());
-        while let Some(begin) = from {
-            let cleaned = log.clean_part(segment, (begin, part_bytes), &mut |_, _| true);
-            let (more, next) = cleaned.expect("there is room");
-            for (_, place) in more {
-                moved.push(log.read(place).expect("it was appended again"));
-            }
-            from = next;
-        }
+        let moved = clean(&mut log, segment, part_bytes, &mut |_, _| true).expect("there is room");
+        let moved: Vec<Vec<u8>> = moved
+            .into_iter()
+            .map(|(_, place)| read(&mut log, place).expect("it was appended again"))
+            .collect();
         let there = places.iter().filter(|(place, _)| place.segment == segment && !is_hit(place));
         prop_assert!(moved.iter().eq(there.map(|(_, record)| record)), "the cleaner keeps it");
         let (_, _, replay) = open(log.into_storage());
         prop_assert!(!replay.damages.is_empty(), "it is said again");
     }
+}
+
+/// What is asked for is delivered as it was then: neither later writes nor another use of its
+/// segment come in its place.
+#[test]
+fn records_are_loaded_late_or_not_at_all() {
+    let (mut log, _) = open(MemoryStorage::default(), Durability::Buffered);
+    let places: Vec<_> = (0..30).map(|n| log.append(&record(n)).expect("there is room")).collect();
+    log.storage_mut().reads_late = true;
+    let named = |places: &[LogPosition]| (0_u8..).zip(places).map(|(n, at)| (*at, n)).collect();
+    let early = log.load(named(&places));
+    log.commit().expect("memory");
+    let late = log.load(named(&places));
+    assert!(!early.is_loaded() && !late.is_loaded());
+    let mut there = 0;
+    late.each(|_, _, found| there += u8::from(found.is_some()));
+    assert_eq!(there, 0, "nothing is read yet");
+    log.storage_mut().deliver();
+    assert!(early.is_loaded() && late.is_loaded());
+    for loads in [early, late] {
+        let mut next = 0;
+        loads.each(|_, number, found| {
+            assert_eq!((*number, found), (next, Some(&record(next)[..])));
+            next += 1;
+        });
+        assert_eq!(next, 30);
+    }
+    // The first segment is used again before the medium reads.
+    let reads = log.load(named(&places[..3]));
+    log.retire(0).expect("memory");
+    for number in 0..30 {
+        log.append(&record(number)).expect("there is room");
+    }
+    log.commit().expect("memory");
+    log.storage_mut().deliver();
+    reads.each(|place, _, found| assert_eq!((place.segment, found), (0, None)));
 }

@@ -46,7 +46,7 @@ pub use entry::{EntryBatch, Mutation, MutationRef, RecordKey, ReplicationEntry, 
 pub use primary::{ItemKey, ReplicationCommand, ReplicationPrimary};
 pub(crate) use primary::{NAMED_CHANGES_MAX, chunk};
 pub use record::LogWriter;
-pub use store::{RecoveredState, ReplicaContents, ReplicaStore};
+pub use store::{RecoveredState, ReplicaContents, ReplicaSlice, ReplicaStore};
 pub use unacknowledged::UnacknowledgedIds;
 
 use crate::chunks::SessionState;

@@ -12,14 +12,15 @@ use std::ops::Bound;
 
 use super::entry::EntryRef;
 use super::record::{
-    LogRecord, LogWriter, RecordEffect, WRITER, encode_entry, entry_of, entry_record, value_of,
+    LogRecord, LogWriter, RecordEffect, WRITER, encode_entry, entry_of, entry_record,
 };
 use super::{EntryBatch, Mutation, RecordKey, ReplicationEntry, ReplicationMessage};
-use crate::chunks::{ClientState, SessionState};
+use crate::chunks::SessionState;
 use crate::codec::Wire;
 use crate::ids::{Creator, IdRange};
 use crate::log::{
-    Durability, Log, LogError, LogPosition, LogSettings, Replay, SEGMENT_BEGIN, Storage,
+    CleanedPart, Durability, LoadedPart, Log, LogError, LogPosition, LogSettings, RecordLoads,
+    Replay, SEGMENT_BEGIN, Storage,
 };
 use crate::overlay::{MetadataRecord, Peer};
 
@@ -27,10 +28,13 @@ mod fetch;
 mod metadata;
 mod owner_change;
 mod owner_replica;
+mod recovery;
 mod scrub;
 
+use fetch::PendingFetch;
 use owner_change::{OwnerChange, OwnerChanges, RecordRewrite, holder_of};
 use owner_replica::OwnerReplica;
+pub use recovery::{ReplicaContents, ReplicaSlice};
 
 /// The most owner incarnations of which records are kept.
 const REPLICAS_MAX: usize = 1 << 16;
@@ -49,9 +53,8 @@ const NO_BOOT: u64 = u64::MAX;
 /// Bytes of segments that the cleaner examines for each appended byte. Two suffice where half of a
 /// segment is live; the rest lets it run ahead.
 const CLEAN_FACTOR: u32 = 4;
-/// Bounds of the part of a segment that is cleaned in one step: at most this many parts in a
-/// segment, and at least this many bytes in a part.
-const CLEAN_PARTS_MAX: u32 = 512;
+/// Parts of a segment that are cleaned one by one, and the least bytes of one.
+const CLEAN_PARTS: u32 = 32;
 const CLEAN_BYTES_MIN: u32 = 256;
 
 /// What a node's former incarnations left in its log.
@@ -63,23 +66,22 @@ pub struct RecoveredState {
     pub metadata: Vec<MetadataRecord>,
 }
 
-/// What was recovered of an owner.
-#[derive(Debug, Default)]
-pub struct ReplicaContents {
-    /// Number of chunks and items.
-    pub records: u64,
-    /// Replies to clients.
-    pub export: ClientState,
-    /// Keys whose records cannot be read.
-    pub damaged: Vec<RecordKey>,
-}
-
 /// A commit of the log that was begun.
 #[derive(Debug)]
 struct Commit {
     /// The stream of each owner that it answers, and the number of the first entry that it lacks.
     answers: Vec<(Peer, u64, u64)>,
     has_metadata: bool,
+}
+
+/// A part of a segment that is loaded to be cleaned.
+#[derive(Debug)]
+struct Cleaning {
+    segment: u32,
+    /// Where the part begins, and how long it is.
+    from: u32,
+    bytes: u32,
+    part: LoadedPart,
 }
 
 /// The append function to use: [`Log::append`] or [`Log::append_reserved`].
@@ -118,13 +120,16 @@ pub struct ReplicaStore {
     /// Why metadata is not recorded any more.
     metadata_failure: Option<LogError>,
     replay: Replay,
-    /// The record that was scrubbed last.
+    /// The record that was scrubbed last, and those that are being read to be scrubbed.
     scrubbed: Option<(Peer, RecordKey)>,
-    /// The segment that is being cleaned, and the offset of its next part.
-    cleaning: Option<(u32, u32)>,
-    /// Bytes that the cleaner still has to examine, and the least it examines at once.
+    scrubbing: Option<RecordLoads<(Peer, RecordKey)>>,
+    /// What other holders asked for and is being read.
+    fetches: Vec<PendingFetch>,
+    /// The part of a segment that is being cleaned next.
+    cleaning: Option<Cleaning>,
+    /// Bytes that the cleaner still has to examine, and how many it examines at once.
     cleaning_debt_bytes: u32,
-    clean_bytes_min: u32,
+    clean_bytes: u32,
     /// Buffer for the record that is being encoded.
     record: Vec<u8>,
 }
@@ -170,9 +175,11 @@ impl ReplicaStore {
             metadata_failure: None,
             replay,
             scrubbed: None,
+            scrubbing: None,
+            fetches: Vec::new(),
             cleaning: None,
             cleaning_debt_bytes: 0,
-            clean_bytes_min: (segment_bytes / CLEAN_PARTS_MAX).max(CLEAN_BYTES_MIN),
+            clean_bytes: (segment_bytes / CLEAN_PARTS).max(CLEAN_BYTES_MIN),
             record: Vec::new(),
         }
     }
@@ -418,6 +425,10 @@ impl ReplicaStore {
         }
         let (known, entries) = (replica.next - first, entries.into());
         for entry in entries.iter().skip(usize::try_from(known).unwrap_or(usize::MAX)) {
+            // Otherwise its owner sends it again.
+            if !self.has_room() || self.failure.is_some() {
+                return;
+            }
             if let Err(error) = self.apply_entry(from, &entry) {
                 self.failure = Some(error);
                 return;
@@ -533,42 +544,72 @@ impl ReplicaStore {
         self.cleaning_debt_bytes = self.cleaning_debt_bytes.saturating_add(bytes);
     }
 
+    /// Whether something is accepted now. In the last segment only the cleaner may append while the
+    /// medium has not delivered what frees others.
+    pub fn has_room(&mut self) -> bool {
+        if self.log.is_at_end()
+            && let Err(error) = self.clean()
+        {
+            self.failure = self.failure.or(Some(error));
+        }
+        !self.log.is_at_end() || self.cleaning.as_ref().is_none_or(|one| one.part.is_loaded())
+    }
+
     /// Runs the cleaner, which frees segments with few live bytes. A removal is dropped when
     /// everything older is.
     ///
-    /// A segment is cleaned in parts, several times what was appended meanwhile, so that no change
-    /// waits for a whole segment. When segments run short, every segment worth it is cleaned.
+    /// A segment is loaded and cleaned in parts, several times what was appended meanwhile, so that
+    /// no change waits for a whole segment, and none for the medium. When segments run short, every
+    /// segment worth it is cleaned.
     fn clean(&mut self) -> Result<(), LogError> {
-        if self.log.is_short() {
-            self.cleaning_debt_bytes = u32::MAX;
-        }
-        while self.cleaning_debt_bytes >= self.clean_bytes_min {
-            let (victim, from) = match self.cleaning {
+        while self.cleaning_debt_bytes >= self.clean_bytes || self.log.is_short() {
+            let cleaning = match self.cleaning.take() {
                 Some(cleaning) => cleaning,
-                None => match self.log.victim() {
-                    Some(victim) => (victim, SEGMENT_BEGIN),
-                    None => break,
-                },
+                None => {
+                    let Some(victim) = self.log.victim() else { break };
+                    let Some(cleaning) = self.begin_part(victim, SEGMENT_BEGIN, self.clean_bytes)
+                    else {
+                        break;
+                    };
+                    cleaning
+                }
             };
-            let next = self.clean_part(victim, (from, self.cleaning_debt_bytes))?;
-            self.cleaning = next.map(|next| (victim, next));
-            if next.is_none() {
-                self.log.retire(victim)?;
-                // Until then records in it may have needed them.
-                self.owner_changes.drop_segment(victim);
+            if !cleaning.part.is_loaded() {
+                self.cleaning = Some(cleaning);
+                return Ok(());
             }
-            if !self.log.is_short() {
-                break;
+            let Cleaning { segment, from, bytes, part } = cleaning;
+            let next = self.clean_part(segment, &part)?;
+            self.cleaning_debt_bytes = self.cleaning_debt_bytes.saturating_sub(bytes);
+            match next {
+                Some(next) => {
+                    let more =
+                        if next == from { bytes.saturating_mul(2) } else { self.clean_bytes };
+                    self.cleaning = self.begin_part(segment, next, more);
+                }
+                None => {
+                    self.log.retire(segment)?;
+                    // Until then records in it may have needed them.
+                    self.owner_changes.drop_segment(segment);
+                }
             }
         }
-        if self.cleaning_debt_bytes >= self.clean_bytes_min {
-            self.cleaning_debt_bytes = 0;
-        }
+        // What could not be cleaned is not owed later.
+        self.cleaning_debt_bytes = self.cleaning_debt_bytes.min(self.clean_bytes);
         Ok(())
     }
 
+    fn begin_part(&mut self, segment: u32, from: u32, bytes: u32) -> Option<Cleaning> {
+        let bytes = match self.log.is_short() {
+            true => u32::MAX,
+            false => bytes.max(self.cleaning_debt_bytes),
+        };
+        let part = self.log.load_to_clean(segment, (from, bytes))?;
+        Some(Cleaning { segment, from, bytes, part })
+    }
+
     /// Cleans one part of a segment; returns where the next part begins, if there is one.
-    fn clean_part(&mut self, victim: u32, part: (u32, u32)) -> Result<Option<u32>, LogError> {
+    fn clean_part(&mut self, victim: u32, part: &LoadedPart) -> Result<Option<u32>, LogError> {
         let oldest = self.log.oldest(victim);
         let (replicas, control_records, owner_changes) =
             (&mut self.replicas, &mut self.control_records, &self.owner_changes);
@@ -630,7 +671,7 @@ impl ReplicaStore {
             }
             is_live
         };
-        let (moved, next) = self.log.clean_part(victim, part, &mut is_live)?;
+        let CleanedPart { moved, next } = self.log.clean_part(part, &mut is_live)?;
         for (from, to) in moved {
             if let Some((owner, key)) = owners.get(&from).copied() {
                 self.replica(owner).records.set_position(&key, to);
@@ -651,9 +692,14 @@ impl ReplicaStore {
     }
 
     /// Commits everything appended, in one step, and answers the owners whose entries are
-    /// committed. While a commit is under way no other begins: call this again when the storage is
-    /// idle.
+    /// committed, and the holders whose records are loaded. While a commit is under way no other
+    /// begins: call this again when the storage is idle, and when it has loaded something.
     pub fn flush(&mut self, out: &mut Vec<(Peer, ReplicationMessage)>) {
+        if self.failure.is_none() && self.cleaning.as_ref().is_some_and(|one| one.part.is_loaded())
+        {
+            self.failure = self.clean().err();
+        }
+        self.answer_fetches(out);
         self.complete_commit(out);
         let has_metadata = self.has_uncommitted_metadata;
         if self.commit.is_some() || self.unacknowledged.is_empty() && !has_metadata {
@@ -720,42 +766,5 @@ impl ReplicaStore {
 
     fn is_sealed(&self, owner: Peer) -> bool {
         self.replicas.get(&owner).is_some_and(|replica| replica.is_sealed)
-    }
-
-    /// The end of the prefix of `ids` that holds `most` records of an owner; all items of one id
-    /// stay together.
-    pub fn slice_end(&mut self, owner: Peer, ids: IdRange, most: u64) -> u64 {
-        self.complete_owner_change(owner, ids);
-        let records =
-            self.replicas.get(&owner).map(|replica| replica.records.range(RecordKey::all(ids)));
-        let mut after =
-            records.into_iter().flatten().skip(usize::try_from(most).unwrap_or(usize::MAX));
-        // All items of an id are loaded together.
-        after.next().map_or(ids.end(), |key| key.id.bits().max(ids.start() + 1))
-    }
-
-    /// Reads the records of a sealed owner incarnation, in the order of the log.
-    pub fn recover(
-        &mut self,
-        owner: Peer,
-        ids: IdRange,
-        each: &mut dyn FnMut(RecordKey, Vec<u8>),
-    ) -> ReplicaContents {
-        self.complete_owner_change(owner, ids);
-        let mut contents = ReplicaContents::default();
-        let Some(replica) = self.replicas.get(&owner) else { return contents };
-        let held = replica.records.stored(RecordKey::all(ids)).filter(|(_, held)| !held.is_removed);
-        let mut positions: Vec<(LogPosition, RecordKey)> =
-            held.map(|(key, held)| (held.position, key)).collect();
-        self.log.read_many(&mut positions, &mut |key, record| match record.and_then(value_of) {
-            Some(value) => {
-                contents.records += 1;
-                each(*key, value);
-            }
-            None => contents.damaged.push(*key),
-        });
-        contents.damaged.sort_unstable();
-        contents.export.sessions = replica.answers(|id| ids.contains(id));
-        contents
     }
 }

@@ -1,12 +1,12 @@
 //! The progress of one failover.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::missing::Missing;
-use crate::chunks::SessionState;
+use crate::chunks::{LockGrant, SessionState};
 use crate::ids::ChunkId;
 use crate::overlay::{FailoverGrant, Peer};
-use crate::replication::{ItemKey, Mutation, RecordKey, ReplicationPrimary};
+use crate::replication::{ItemKey, Mutation, RecordKey, ReplicaSlice, ReplicationPrimary};
 
 /// Time to wait for a holder that has reported and then fell silent; waiting is cheaper than
 /// copying everything to another node.
@@ -18,7 +18,11 @@ const ATTEMPTS_MAX: u32 = 3;
 #[derive(Debug)]
 pub(super) struct FailoverTask {
     pub(super) grant: FailoverGrant,
+    /// `next`: where what is not loaded begins. `asked`: where what was not asked for begins.
     pub(super) next: u64,
+    pub(super) asked: u64,
+    /// What was asked for and is not taken over yet, in order.
+    pub(super) slices: VecDeque<SliceLoad>,
     /// Keys of the named items that are loaded.
     pub(super) items: Vec<ItemKey>,
     /// Keys of the locks that are loaded; some may have ended since.
@@ -38,6 +42,23 @@ pub(super) struct FailoverTask {
     /// The last version of each holder that has reported, and what it has beyond the replicas here;
     /// None if it does not know.
     pub(super) sealed: BTreeMap<Peer, (u64, Option<Vec<RecordKey>>)>,
+}
+
+/// A slice of a failover that is being loaded.
+#[derive(Debug)]
+pub(super) struct SliceLoad {
+    pub(super) slice: ReplicaSlice,
+    /// For each chunk id whether it was found.
+    pub(super) is_here: Vec<bool>,
+    /// The locks that were found.
+    pub(super) locks: Vec<(RecordKey, LockGrant)>,
+}
+
+impl SliceLoad {
+    /// The ids or items that have to be looked at.
+    pub(super) fn weight(&self) -> u64 {
+        (self.is_here.len() as u64).max(self.slice.records).max(1)
+    }
 }
 
 /// Chunks that this node should hold and cannot read, by the owner in whose name they were
@@ -62,6 +83,11 @@ pub(super) struct Fetched<'m> {
 impl FailoverTask {
     pub(super) fn is_loaded(&self) -> bool {
         self.next >= self.grant.ids.end()
+    }
+
+    /// Whether the next slice can be taken over.
+    pub(super) fn has_slice(&self) -> bool {
+        self.slices.front().is_some_and(|one| one.slice.is_loaded())
     }
 
     /// The other holders that are members.

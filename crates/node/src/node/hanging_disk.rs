@@ -1,6 +1,7 @@
 //! A disk that hangs under the log of one of three nodes.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 
 use amalgam_cluster::ids::ChunkId;
@@ -14,33 +15,27 @@ use crate::{ClusterClient, Embedded};
 /// Longer than anything here takes, apart from what never ends.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Hangs {
+    #[default]
+    Never,
+    WhenRead,
+    Always,
+}
+
 /// A disk that can be made to hang.
 #[derive(Debug, Default)]
 struct Gate {
-    is_shut: Mutex<bool>,
+    hangs: Mutex<Hangs>,
     opened: Condvar,
-    /// Segments and bytes that were read or written: the system keeps them in memory, so reading
-    /// them does not wait.
-    cached: Mutex<Vec<(u32, Range<usize>)>>,
+    /// Reads that wait.
+    waiting: AtomicUsize,
 }
 
 impl Gate {
-    fn set(&self, is_shut: bool) {
-        *self.is_shut.lock().ignore_poison() = is_shut;
+    fn set(&self, hangs: Hangs) {
+        *self.hangs.lock().ignore_poison() = hangs;
         self.opened.notify_all();
-    }
-
-    fn cache(&self, segment: u32, offset: u32, length: usize) {
-        let bytes = offset as usize..offset as usize + length;
-        self.cached.lock().ignore_poison().push((segment, bytes));
-    }
-
-    fn has_cached(&self, segment: u32, offset: u32, length: usize) -> bool {
-        let (begin, end) = (offset as usize, offset as usize + length);
-        let has = |(of, bytes): &(u32, Range<usize>)| {
-            *of == segment && bytes.start <= begin && end <= bytes.end
-        };
-        self.cached.lock().ignore_poison().iter().any(has)
     }
 }
 
@@ -49,9 +44,9 @@ struct GatedStorage(FileStorage, Arc<Gate>);
 
 impl GatedStorage {
     fn pass(&mut self) -> &mut FileStorage {
-        let mut is_shut = self.1.is_shut.lock().ignore_poison();
-        while *is_shut {
-            is_shut = self.1.opened.wait(is_shut).ignore_poison();
+        let mut hangs = self.1.hangs.lock().ignore_poison();
+        while *hangs == Hangs::Always {
+            hangs = self.1.opened.wait(hangs).ignore_poison();
         }
         &mut self.0
     }
@@ -67,18 +62,18 @@ impl Storage for GatedStorage {
     }
 
     fn write(&mut self, segment: u32, offset: u32, bytes: &[u8]) -> Result<(), StorageError> {
-        let result = self.pass().write(segment, offset, bytes);
-        self.1.cache(segment, offset, bytes.len());
-        result
+        self.pass().write(segment, offset, bytes)
     }
 
     fn read(&mut self, segment: u32, offset: u32, bytes: &mut [u8]) -> Result<(), StorageError> {
-        if self.1.has_cached(segment, offset, bytes.len()) {
-            return self.0.read(segment, offset, bytes);
+        self.1.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut hangs = self.1.hangs.lock().ignore_poison();
+        while *hangs != Hangs::Never {
+            hangs = self.1.opened.wait(hangs).ignore_poison();
         }
-        let result = self.pass().read(segment, offset, bytes);
-        self.1.cache(segment, offset, bytes.len());
-        result
+        drop(hangs);
+        self.1.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.0.read(segment, offset, bytes)
     }
 
     fn sync(&mut self) -> Result<(), StorageError> {
@@ -91,12 +86,15 @@ struct OpenOnDrop(Arc<Gate>);
 
 impl Drop for OpenOnDrop {
     fn drop(&mut self) {
-        self.0.set(false);
+        self.0.set(Hangs::Never);
     }
 }
 
-fn folder(number: usize) -> PathBuf {
-    std::env::temp_dir().join(format!("amalgam-hangs-{}-{number}", std::process::id()))
+/// The folder of a node of this process; tests that run at once differ in the nodes whose disks
+/// hang.
+fn folder(gated: &Range<usize>, number: usize) -> PathBuf {
+    let (process, first) = (std::process::id(), gated.start);
+    std::env::temp_dir().join(format!("amalgam-hangs-{process}-{first}-{number}"))
 }
 
 fn connect(node: &RunningNode) -> ClusterClient {
@@ -115,17 +113,19 @@ fn with_retry<T, E: std::fmt::Debug>(mut act: impl FnMut() -> Result<T, E>) -> T
     }
 }
 
-#[test]
-fn a_node_whose_disk_hangs_answers_and_loses_its_lease() {
-    let gate = Arc::new(Gate::default());
-    let _open = OpenOnDrop(Arc::clone(&gate));
-    let membership: Arc<dyn Membership> = Arc::new(Embedded::new(3, 4, 2_000));
+/// Three nodes, and one client at each with chunks that are its node's own; the disks of the nodes
+/// in `gated` can be made to hang.
+fn start(
+    membership: &Arc<dyn Membership>,
+    gate: &Arc<Gate>,
+    gated: Range<usize>,
+) -> (Vec<RunningNode>, Vec<ClusterClient>, Vec<Vec<ChunkId>>) {
     let start = |number: usize| {
-        let _ = std::fs::remove_dir_all(folder(number));
+        let _ = std::fs::remove_dir_all(folder(&gated, number));
         let backups = BackupConfiguration {
             count: 2,
             copy_sets: 0,
-            folder: folder(number),
+            folder: folder(&gated, number),
             durability: Durability::Buffered,
             space_bytes: 256 << 20,
         };
@@ -135,23 +135,72 @@ fn a_node_whose_disk_hangs_answers_and_loses_its_lease() {
             backups: Some(backups),
             ..NodeConfiguration::default()
         };
-        let (membership, gate) = (Arc::clone(&membership), Arc::clone(&gate));
-        RunningNode::start_with::<Model>(&configuration, membership, |storage| match number {
-            2 => Box::new(GatedStorage(storage, Arc::clone(&gate))),
-            _ => Box::new(storage),
+        RunningNode::start_with::<Model>(&configuration, Arc::clone(membership), |storage| {
+            match gated.contains(&number) {
+                true => Box::new(GatedStorage(storage, Arc::clone(gate))),
+                false => Box::new(storage),
+            }
         })
         .expect("it starts")
     };
     let nodes: Vec<RunningNode> = (0..3).map(start).collect();
     nodes.iter().for_each(|node| node.wait_until_ready(PATIENCE).expect("all is served"));
-    // One client at each node, and chunks that are its node's own.
     let mut clients: Vec<ClusterClient> = nodes.iter().map(connect).collect();
     let create = |client: &mut ClusterClient| -> Vec<ChunkId> {
         (0..20).map(|_| with_retry(|| client.create(b"first"))).collect()
     };
-    let chunks: Vec<Vec<ChunkId>> = clients.iter_mut().map(create).collect();
+    let chunks = clients.iter_mut().map(create).collect();
+    (nodes, clients, chunks)
+}
 
-    gate.set(true);
+/// A new owner reads what it takes over from its disk, which no client of what it has waits for.
+#[test]
+fn nodes_answer_while_a_takeover_waits_for_their_disks() {
+    let gate = Arc::new(Gate::default());
+    let _open = OpenOnDrop(Arc::clone(&gate));
+    // Longer than the disks hang.
+    let membership: Arc<dyn Membership> = Arc::new(Embedded::new(3, 4, 60_000));
+    let (mut nodes, mut clients, chunks) = start(&membership, &gate, 1..3);
+    let read_all = |clients: &mut [ClusterClient]| {
+        for id in chunks[1..].iter().flatten() {
+            for client in &mut *clients {
+                assert_eq!(client.get(*id).expect("no disk is needed"), b"first");
+            }
+        }
+    };
+    // They know the owners from then on.
+    read_all(&mut clients[1..]);
+    gate.set(Hangs::WhenRead);
+    let dead = nodes.remove(0);
+    membership.leave(dead.joined.peer).expect("it is a member");
+    drop(dead);
+    let end = Instant::now() + PATIENCE;
+    while gate.waiting.load(Ordering::Relaxed) == 0 {
+        read_all(&mut clients[1..]);
+        assert!(Instant::now() < end, "nobody takes over");
+        std::thread::sleep(STOP_TICK);
+    }
+    for _ in 0..20 {
+        read_all(&mut clients[1..]);
+        std::thread::sleep(STOP_TICK);
+    }
+    assert!(gate.waiting.load(Ordering::Relaxed) > 0, "it still waits");
+    gate.set(Hangs::Never);
+    for id in &chunks[0] {
+        assert_eq!(with_retry(|| clients[1].get(*id)), b"first");
+    }
+    drop(nodes);
+    (0..3).for_each(|number| drop(std::fs::remove_dir_all(folder(&(1..3), number))));
+}
+
+#[test]
+fn a_node_whose_disk_hangs_answers_and_loses_its_lease() {
+    let gate = Arc::new(Gate::default());
+    let _open = OpenOnDrop(Arc::clone(&gate));
+    let membership: Arc<dyn Membership> = Arc::new(Embedded::new(3, 4, 2_000));
+    let (nodes, mut clients, chunks) = start(&membership, &gate, 2..3);
+
+    gate.set(Hangs::Always);
     // The disk is asked for something: an owner's entries, which this backup keeps.
     let stuck = std::thread::spawn({
         let (mut client, id) = (connect(&nodes[0]), chunks[0][0]);
@@ -190,7 +239,7 @@ fn a_node_whose_disk_hangs_answers_and_loses_its_lease() {
     for (id, value) in chunks.iter().flatten().zip(0_u64..) {
         assert_eq!(with_retry(|| clients[1].get(*id)), value.to_le_bytes());
     }
-    gate.set(false);
+    gate.set(Hangs::Never);
     drop(nodes);
-    (0..3).for_each(|number| drop(std::fs::remove_dir_all(folder(number))));
+    (0..3).for_each(|number| drop(std::fs::remove_dir_all(folder(&(2..3), number))));
 }

@@ -10,59 +10,83 @@ use super::owner_replica::StoredRecord;
 use crate::chunks::{ItemTime, ReplicaItem};
 use crate::codec::Wire;
 use crate::ids::ChunkId;
-use crate::log::LogError;
+use crate::log::RecordLoads;
 use crate::overlay::Peer;
 
+/// The most bytes that are read at once; one record may exceed it.
+const SCRUB_BYTES_MAX: u64 = 1 << 20;
+
 impl ReplicaStore {
-    /// Rereads N records from where the last call stopped, or none if a read would wait for the
-    /// disk. Asks owners to send damaged records
-    /// again, and about items that look expired or flushed. Returns the ids of the damaged records
-    /// by owner.
+    /// Rereads N records from where the last call stopped, or those that were still being loaded
+    /// then. Asks owners to send damaged records again, and about items that look expired or
+    /// flushed. Returns the ids of the damaged records by owner.
     pub fn scrub(
         &mut self,
         records: usize,
         time: &ItemTime,
         out: &mut Vec<(Peer, ReplicationMessage)>,
     ) -> BTreeMap<Peer, Vec<ChunkId>> {
-        if !self.log.has_prefetched() {
-            return BTreeMap::new();
+        let mut damaged = BTreeMap::new();
+        if self.scrubbing.as_ref().is_some_and(|loads| !loads.is_loaded()) {
+            return damaged;
         }
         // Possibly nothing follows the last commit, so vouch for it.
         self.failure = self.failure.or(self.log.vouch().err());
-        let mut damaged: BTreeMap<Peer, Vec<ChunkId>> = BTreeMap::new();
-        let mut asked: BTreeMap<Peer, Vec<RecordKey>> = BTreeMap::new();
-        for _ in 0..records {
-            let Some((owner, key, held)) = self.next_held(self.scrubbed) else {
+        if let Some(loads) = self.scrubbing.take() {
+            self.check(&loads, time, &mut damaged, out);
+        }
+        let loads = self.load_to_scrub(records);
+        match loads.is_loaded() {
+            true => self.check(&loads, time, &mut damaged, out),
+            false => self.scrubbing = Some(loads),
+        }
+        damaged
+    }
+
+    fn load_to_scrub(&mut self, records: usize) -> RecordLoads<(Peer, RecordKey)> {
+        let (mut held, mut bytes) = (Vec::new(), 0);
+        while held.len() < records && bytes < SCRUB_BYTES_MAX {
+            let Some((owner, key, stored)) = self.next_held(self.scrubbed) else {
                 self.scrubbed = None;
                 break;
             };
             self.scrubbed = Some((owner, key));
-            let record = self.log.read(held.position);
-            let is_damaged = record == Err(LogError::Damaged);
-            let is_dead = |record: Vec<u8>| {
-                let value = value_of(&record).filter(|_| key.id.creator().is_named());
+            bytes += stored.position.bytes();
+            held.push((stored.position, (owner, key)));
+        }
+        self.log.load(held)
+    }
+
+    fn check(
+        &self,
+        loads: &RecordLoads<(Peer, RecordKey)>,
+        time: &ItemTime,
+        damaged: &mut BTreeMap<Peer, Vec<ChunkId>>,
+        out: &mut Vec<(Peer, ReplicationMessage)>,
+    ) {
+        let mut asked: BTreeMap<Peer, Vec<RecordKey>> = BTreeMap::new();
+        loads.each(|position, (owner, key), record| {
+            let held = self.replicas.get(owner).and_then(|replica| replica.records.get(key));
+            // What was written again or moved meanwhile is new.
+            if held.is_none_or(|held| held.position != position) {
+                return;
+            }
+            let is_dead = |record: &[u8]| {
+                let value = value_of(record).filter(|_| key.id.creator().is_named());
                 let kept = value.and_then(|value| ReplicaItem::decode_all(&value).ok());
                 kept.is_some_and(|kept| kept.is_dead(time))
             };
-            if is_damaged {
-                damaged.entry(owner).or_default().push(key.id);
+            if record.is_none() {
+                damaged.entry(*owner).or_default().push(key.id);
             }
-            if is_damaged || record.is_ok_and(is_dead) {
-                asked.entry(owner).or_default().push(key);
+            if record.is_none_or(is_dead) {
+                asked.entry(*owner).or_default().push(*key);
             }
-        }
-        // What the next call reads, so that it does not wait for the disk.
-        let mut next = self.scrubbed;
-        for _ in 0..records {
-            let Some((owner, key, held)) = self.next_held(next) else { break };
-            next = Some((owner, key));
-            self.log.prefetch(held.position);
-        }
+        });
         for (owner, keys) in asked {
-            let stream = self.replica(owner).stream;
+            let stream = self.replicas.get(&owner).map_or(0, |replica| replica.stream);
             out.push((owner, ReplicationMessage::Resend { stream, keys }));
         }
-        damaged
     }
 
     /// The record that follows another one; the first one if there is none.

@@ -9,9 +9,9 @@
 //! owner serves, and replaces missing backups as any owner does. If it dies before, the next holder
 //! does the same from its own replicas; each has every acknowledged write.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::super::failover_task::{FailoverTask, Fetched, UnreadableChunks};
+use super::super::failover_task::{FailoverTask, Fetched, SliceLoad, UnreadableChunks};
 use super::super::missing::Missing;
 use super::super::moves::MoveMessage;
 use super::{ChunkCommand, ChunkService};
@@ -22,6 +22,11 @@ use crate::overlay::{FailoverGrant, Peer, Refusal};
 use crate::replication::{
     Mutation, NAMED_CHANGES_MAX, RecordKey, ReplicaStore, ReplicationCommand, ReplicationMessage,
 };
+
+/// Bytes of failovers that are loaded ahead, and that are taken over at a time: what is loaded
+/// occupies memory, and nobody is served meanwhile.
+const ASKED_BYTES_MAX: u64 = 4 << 20;
+const TAKEN_BYTES_MAX: u64 = 2 << 20;
 
 impl<S: ChunkStore> ChunkService<S> {
     /// All failovers, loaded or not.
@@ -81,6 +86,8 @@ impl<S: ChunkStore> ChunkService<S> {
         self.loading.push_back(FailoverTask {
             grant: grant.clone(),
             next: ids.start(),
+            asked: ids.start(),
+            slices: VecDeque::new(),
             items: Vec::new(),
             locks: Vec::new(),
             damaged: Vec::new(),
@@ -274,55 +281,84 @@ impl<S: ChunkStore> ChunkService<S> {
                 false => self.loading.push_back(loading),
             }
         }
-        let mut left = self.limits.load_ids;
+        self.ask_for_slices(replica_store);
+        let (mut left, mut left_bytes) = (self.limits.load_ids, TAKEN_BYTES_MAX);
         while left > 0
-            && let Some(mut loading) = self.next_to_load()
+            && left_bytes > 0
+            && let Some(place) = self.place_with_slice()
+            && let Some(mut loading) = self.loading.remove(place)
+            && let Some(one) = loading.slices.pop_front()
         {
-            let (looked, is_stored) =
-                self.load_slice(&mut loading, left, now_ms, replica_store, &mut unread);
-            left = left.saturating_sub(looked);
+            left = left.saturating_sub(one.weight());
+            left_bytes = left_bytes.saturating_sub(one.slice.bytes);
+            let is_stored = self.take_slice(&mut loading, one, now_ms, replica_store, &mut unread);
             if loading.is_loaded() {
                 self.begin(loading, now_ms, replica_store, &mut unread);
             } else if is_stored {
                 // Finish one failover before the next is loaded.
                 self.loading.push_front(loading);
             }
+            // The medium reads while what it has delivered is taken over.
+            self.ask_for_slices(replica_store);
         }
         unread
     }
 
-    /// Takes out the first failover that is not loaded and may be.
-    fn next_to_load(&mut self) -> Option<FailoverTask> {
-        let has_named = self.failovers.len() >= NAMED_CHANGES_MAX;
-        let place = self.loading.iter().position(|loading| {
-            let is_named = loading.grant.ids.first().creator().is_named();
-            !(loading.is_loaded() || is_named && has_named)
-        })?;
-        self.loading.remove(place)
+    /// Whether some failover can go on, because the medium has delivered a part of it.
+    pub fn has_loaded(&self) -> bool {
+        self.place_with_slice().is_some()
     }
 
-    /// Loads a slice of a failover: `most` ids, or `most` items of named ids. Returns the number
-    /// looked at, and whether they fitted; if not, nothing of the failover stays in the store.
-    fn load_slice(
+    /// Asks the log for the next slices of failovers, up to a bound.
+    fn ask_for_slices(&mut self, replica_store: &mut ReplicaStore) {
+        let asked = self.loading.iter().flat_map(|loading| &loading.slices);
+        let (mut ids, mut bytes) = (0, 0);
+        for one in asked {
+            (ids, bytes) = (ids + one.weight(), bytes + one.slice.bytes);
+        }
+        let has_named = self.failovers.len() >= NAMED_CHANGES_MAX;
+        for loading in &mut self.loading {
+            let FailoverGrant { ids: all, source, .. } = loading.grant;
+            let is_named = all.first().creator().is_named();
+            while loading.asked < all.end() && !(is_named && has_named) {
+                if ids >= self.limits.load_ids || bytes >= ASKED_BYTES_MAX {
+                    return;
+                }
+                let rest = IdRange::from_bits(loading.asked, all.end());
+                let slice = replica_store.load_slice(source, rest, self.limits.load_ids - ids);
+                loading.asked = slice.ids.end();
+                let chunks = if is_named { 0 } else { slice.ids.len() as usize };
+                let one = SliceLoad { slice, is_here: vec![false; chunks], locks: Vec::new() };
+                (ids, bytes) = (ids + one.weight(), bytes + one.slice.bytes);
+                loading.slices.push_back(one);
+            }
+        }
+    }
+
+    /// The place of the first failover that has a loaded slice and may go on.
+    fn place_with_slice(&self) -> Option<usize> {
+        let has_named = self.failovers.len() >= NAMED_CHANGES_MAX;
+        self.loading.iter().position(|loading| {
+            let is_named = loading.grant.ids.first().creator().is_named();
+            loading.has_slice() && !(is_named && has_named)
+        })
+    }
+
+    /// Takes over the next slice of a failover, which is loaded. Whether it fitted; if not, nothing
+    /// of the failover stays in the store.
+    fn take_slice(
         &mut self,
         loading: &mut FailoverTask,
-        most: u64,
+        one: SliceLoad,
         now_ms: u64,
         replica_store: &mut ReplicaStore,
         unread: &mut UnreadableChunks,
-    ) -> (u64, bool) {
+    ) -> bool {
         let FailoverGrant { ids, source, .. } = loading.grant;
-        let is_named = ids.first().creator().is_named();
-        let rest = IdRange::from_bits(loading.next, ids.end());
-        let end = match is_named {
-            true => replica_store.slice_end(source, rest, most),
-            false => ids.end().min(loading.next.saturating_add(most)),
-        };
-        let slice = IdRange::from_bits(loading.next, end);
+        let SliceLoad { slice, mut is_here, mut locks } = one;
+        let (slice_ids, is_named) = (slice.ids, ids.first().creator().is_named());
         let (store, reserve) = (&mut self.store, &mut self.reserve);
         let (mut is_stored, mut spoilt) = (true, Vec::new());
-        let mut is_here = vec![false; if is_named { 0 } else { slice.len() as usize }];
-        let mut locks = Vec::new();
         let found = replica_store.recover(source, slice, &mut |record, value| {
             if record.is_lock() {
                 match LockGrant::decode_all(&value) {
@@ -330,7 +366,7 @@ impl<S: ChunkStore> ChunkService<S> {
                     Err(_) => spoilt.push(record),
                 }
             } else if !is_named {
-                is_here[(record.id.bits() - slice.start()) as usize] = true;
+                is_here[(record.id.bits() - slice_ids.start()) as usize] = true;
                 is_stored &= reserve.write(store, |store| store.write(record.id, &value)).is_ok();
             } else if let Ok(kept) = ReplicaItem::decode_all(&value) {
                 is_stored &= reserve.write(store, |store| store.restore_item(&kept)).is_ok();
@@ -339,15 +375,9 @@ impl<S: ChunkStore> ChunkService<S> {
                 spoilt.push(record);
             }
         });
-        let looked = if is_named { found.records.max(1) } else { slice.len() };
-        // An earlier attempt may have loaded more.
-        for at in (0..is_here.len()).filter(|at| !is_here[*at]) {
-            let at = slice.start() + at as u64;
-            self.remove_all(IdRange::from_bits(at, at + 1));
-        }
         if !is_stored {
-            self.remove_all(IdRange::from_bits(ids.start(), end));
-            return (looked, false);
+            self.remove_all(IdRange::from_bits(ids.start(), slice_ids.end()));
+            return false;
         }
         spoilt.extend(found.damaged);
         if !spoilt.is_empty() {
@@ -355,13 +385,22 @@ impl<S: ChunkStore> ChunkService<S> {
             unread.asked.entry(source).or_default().extend(spoilt.iter().map(|record| record.id));
             loading.damaged.append(&mut spoilt);
         }
-        self.sessions.import(slice, &found.export, now_ms);
+        if let Some(slice) = found.moved {
+            loading.slices.push_front(SliceLoad { slice, is_here, locks });
+            return true;
+        }
+        // An earlier attempt may have loaded more.
+        for at in (0..is_here.len()).filter(|at| !is_here[*at]) {
+            let at = slice_ids.start() + at as u64;
+            self.remove_all(IdRange::from_bits(at, at + 1));
+        }
+        self.sessions.import(slice_ids, &found.export, now_ms);
         for (record, lock) in locks {
             self.sessions.restore_lock(record.id, &lock, now_ms);
             loading.locks.push(record);
         }
-        loading.next = end;
-        (looked, true)
+        loading.next = slice_ids.end();
+        true
     }
 
     /// Starts the change to the new replica set of a loaded failover, if enough backups are there.

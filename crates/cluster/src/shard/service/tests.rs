@@ -338,7 +338,10 @@ fn expired_items_are_removed_from_backups_too() {
             own.exchange();
         }
         let replica_store = &mut own.replica_store;
-        keys.map(|(_, id)| replica_store.recover(me(), IdRange::single(id), &mut |_, _| {}).records)
+        keys.map(|(_, id)| {
+            let slice = replica_store.load_slice(me(), IdRange::single(id), 1);
+            replica_store.recover(me(), slice, &mut |_, _| {}).records
+        })
     };
     seconds.store(69, Ordering::Relaxed);
     assert_eq!(keeps(&mut own), [1, 1], "it lives");
@@ -470,6 +473,32 @@ fn step(
     (out, unread)
 }
 
+/// The owner's turns end while its log reads, and go on when it has.
+#[test]
+fn a_failover_does_not_wait_for_the_medium() {
+    let (index, disk) = (model(), Arc::new(Mutex::new(MemoryStorage::default())));
+    let storage = Box::new(Arc::clone(&disk));
+    let mut replica_store =
+        ReplicaStore::open(storage, 1, LogSettings::default()).expect("it opens");
+    let put = |version| {
+        let mutation = Mutation::Put(id(version), value(version));
+        ReplicationEntry { version, mutation, sessions: Vec::new() }
+    };
+    replica_store.on_append(source(), 1, 1, (5..10).map(put).collect::<Vec<_>>());
+    replica_store.flush(&mut Vec::new());
+    disk.lock().expect("one thread").hang();
+    let mut service = failover(&index, &mut replica_store);
+    for now_ms in 1_000..1_003 {
+        let (_, unread) = step(&mut service, &mut replica_store, now_ms);
+        assert_eq!((unread, service.has_loaded()), (UnreadableChunks::default(), false));
+        assert!((5..10).all(|counter| !service.store.has(id(counter))));
+    }
+    disk.lock().expect("one thread").release(usize::MAX);
+    assert!(service.has_loaded());
+    step(&mut service, &mut replica_store, 1_003);
+    assert!((5..10).all(|counter| service.store.has(id(counter))) && !service.has_loaded());
+}
+
 /// The replica of a chunk is damaged at one holder, or at both.
 #[test]
 fn a_new_owner_fetches_what_it_cannot_read() {
@@ -497,7 +526,7 @@ fn a_new_owner_fetches_what_it_cannot_read() {
         );
         assert_eq!(unread, UnreadableChunks::default());
 
-        let answer = other.on_fetch(source(), ids, &[id(7).into()]);
+        let answer = fetch(&mut other, source(), ids, &[id(7).into()]);
         service.on_backup(holder, &answer, &mut || 1_002, &mut Vec::new());
         let (out, unread) = step(&mut service, &mut replica_store, 1_002);
         let lost = if is_there { BTreeMap::new() } else { found };
@@ -523,6 +552,23 @@ fn a_new_owner_fetches_what_it_cannot_read() {
         let adopts: Vec<Mutation> = [first].into_iter().chain(last).chain([end]).collect();
         assert_eq!((*to, mutation), (holder, adopts));
     }
+}
+
+/// What a holder answers whose storage does not wait.
+fn fetch(
+    replica_store: &mut ReplicaStore,
+    source: Peer,
+    ids: IdRange,
+    keys: &[RecordKey],
+) -> ReplicationMessage {
+    let mut out = Vec::new();
+    replica_store.on_fetch(me(), source, ids, keys);
+    replica_store.flush(&mut out);
+    let is_answer =
+        |(_, message): &(Peer, _)| matches!(message, ReplicationMessage::Fetched { .. });
+    let (to, answer) = out.into_iter().find(is_answer).expect("it answers");
+    assert_eq!(to, me());
+    answer
 }
 
 /// Loading is most of a failover, so a slow backup must not make it start over.

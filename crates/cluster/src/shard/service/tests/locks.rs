@@ -212,13 +212,13 @@ fn a_holder_sends_the_lock_that_a_new_owner_cannot_read() {
     own.call((ALICE, 2), Action::Create(vec![7])).expect("created");
     let held = token(own.call((ALICE, 3), lock(10_000)));
     let keys = [RecordKey::from(id(0)), RecordKey::lock(id(0)), RecordKey::lock(id(1))];
-    let answer = own.replica_store.on_fetch(me(), ids(0, 5), &keys);
+    let answer = fetch(&mut own.replica_store, me(), ids(0, 5), &keys);
     let ReplicationMessage::Fetched { found, lacking, .. } = answer else { panic!("{answer:?}") };
     let grant = LockGrant { client: ALICE, token: held, lease_ms: 10_000 };
     assert_eq!(found, [Mutation::Put(id(0), vec![7]), Mutation::put_lock(id(0), &grant)]);
     assert_eq!(lacking, [RecordKey::from(id(1)), RecordKey::lock(id(1))]);
     for key in keys {
-        let answer = own.replica_store.on_fetch(me(), ids(0, 1), &[key]);
+        let answer = fetch(&mut own.replica_store, me(), ids(0, 1), &[key]);
         let ReplicationMessage::Fetched { found, .. } = answer else { panic!("{answer:?}") };
         let whole = if key.id == id(0) { 2 } else { 0 };
         assert_eq!(found.len(), whole, "a chunk and its lock come together: {key:?}");
@@ -295,7 +295,7 @@ fn a_fetched_record_comes_with_all_that_replies_depend_on() {
         };
         let (out, _) = step(&mut service, &mut replica_store, 1_001);
         let keys = out.into_iter().find_map(question).expect("it asks");
-        let answer = other.on_fetch(source(), ids(5, 5), &keys);
+        let answer = fetch(&mut other, source(), ids(5, 5), &keys);
         service.on_backup(peer(1), &answer, &mut || 1_002, &mut Vec::new());
 
         let has_more = other_more.is_some();
