@@ -36,7 +36,7 @@ use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::overlay::{Locator, OverlayCommand, OverlaySettings, Peer};
 use amalgam_cluster::wire::{Control, NodeStatus, Packet};
 use ring::rand::{SecureRandom, SystemRandom};
-use rustix::event::epoll::{self, CreateFlags};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 
@@ -45,11 +45,15 @@ use crate::client_connection::{
 };
 use crate::clock::boot_ms;
 use crate::handshake::{Credentials, HandshakeError, Identity};
+use crate::node_state::NodeState;
 use crate::silence::Deadlines;
 
 mod control;
 mod operations;
+mod own_node;
 mod probes;
+
+use own_node::OwnNode;
 
 /// Time limit for the first connection to open, and for an answer of its node.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -67,6 +71,8 @@ const HOMES_MAX: usize = 8;
 const TRIAL_PATIENCE: Duration = Duration::from_secs(1);
 /// Nodes with events that one turn handles at most; the next one handles the others.
 const EVENTS_MAX: usize = 64;
+/// Event data of the replies of this process's own node; other numbers are those of nodes.
+const OWN_NODE: u64 = u64::MAX;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
 /// Approximate bytes of a request; further operations go into another one.
@@ -111,6 +117,8 @@ pub struct ClusterClient {
     number: u64,
     locator: Locator,
     client: Client,
+    /// The node of this process, which is asked without a connection; None if there is none.
+    own: Option<OwnNode>,
     /// None if the client waits as long as a failover takes.
     deadlines: Option<Deadlines>,
     /// Silent nodes that were to be asked, and that `client` does not know of yet.
@@ -176,6 +184,7 @@ impl ClusterClient {
             number: 0,
             locator: Locator::new(home, OverlaySettings::default(), cache_bytes, vec![home]),
             client: Client::new(ClientId(u64::from_le_bytes(number)), home),
+            own: None,
             deadlines: None,
             found_silent: Vec::new(),
             commands: Vec::new(),
@@ -189,6 +198,18 @@ impl ClusterClient {
     pub fn set_deadlines(&mut self, deadlines: Deadlines) {
         self.client.set_patience(deadlines.operation_ms);
         self.deadlines = Some(deadlines);
+    }
+
+    /// Asks the home, whose event loop runs in this process with that state, without a connection.
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses a descriptor.
+    pub(crate) fn ask_directly(&mut self, state: Arc<NodeState>) -> io::Result<()> {
+        let own = OwnNode::new(self.home, state)?;
+        epoll::add(&self.epoll, own.event(), EventData::new_u64(OWN_NODE), EventFlags::IN)?;
+        self.own = Some(own);
+        Ok(())
     }
 
     /// Takes over the members as of a revision of the coordinator, unless they are outdated.
@@ -286,6 +307,9 @@ impl ClusterClient {
         if self.client.pending() == 0 {
             self.next_members_ms = now_ms + MEMBERS_MS;
             let silent = self.deadlines.as_ref().map(|deadlines| Arc::clone(&deadlines.silent));
+            if let Some(own) = &mut self.own {
+                own.forget_asked();
+            }
             for (peer, connection) in &mut self.connections {
                 if silent.as_ref().is_none_or(|silent| !silent.has(*peer)) {
                     connection.restart_silence();
@@ -371,6 +395,10 @@ impl ClusterClient {
             }
             let numbers = request.operations.iter().map(|operation| operation.number);
             let until_ms = numbers.filter_map(|number| self.client.until_ms(number)).min();
+            if let Some(own) = self.own.as_mut().filter(|own| own.peer == peer) {
+                own.ask(request, until_ms);
+                continue;
+            }
             if !self.can_reach(peer) {
                 self.client.on_unsent(&request);
                 self.unreachable.push(peer);
@@ -555,6 +583,10 @@ impl ClusterClient {
         };
         for event in events {
             let number = event.data.u64();
+            if number == OWN_NODE {
+                self.take_own_replies();
+                continue;
+            }
             // There may be connections to two incarnations of a node.
             let is_its = |peer: &&Peer| u64::from(peer.node.get()) == number;
             let opening: Vec<Peer> = self.pending.keys().filter(is_its).copied().collect();
@@ -582,6 +614,16 @@ impl ClusterClient {
         if !is_alive {
             self.lose(peer);
             self.find_home();
+        }
+    }
+
+    /// Takes what the node of this process has replied.
+    fn take_own_replies(&mut self) {
+        let Some((peer, replies)) = self.own.as_mut().map(|own| (own.peer, own.take())) else {
+            return;
+        };
+        for reply in replies {
+            self.take(peer, Packet::Reply(reply));
         }
     }
 
@@ -667,7 +709,9 @@ impl Drop for ClusterClient {
     /// later.
     fn drop(&mut self) {
         for (peer, request) in self.client.close() {
-            if let Some(connection) = self.connections.get_mut(&peer) {
+            if let Some(own) = self.own.as_mut().filter(|own| own.peer == peer) {
+                own.ask(request, None);
+            } else if let Some(connection) = self.connections.get_mut(&peer) {
                 connection.send_last(&Packet::Request(request));
             }
         }

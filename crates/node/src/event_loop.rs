@@ -20,7 +20,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use amalgam_cluster::chunks::{Action, ChunkError, ChunkStore};
+use amalgam_cluster::chunks::{Action, ChunkError, ChunkStore, Reply, Request};
 use amalgam_cluster::coordinator::Proposal;
 use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::node::{Node, NodeCommand};
@@ -38,6 +38,7 @@ use crate::handshake::{Handshake, HandshakeError, Identity};
 use crate::lease_keeper::FINAL_TARGET;
 use crate::membership::Snapshot;
 use crate::node_state::NodeState;
+use crate::own_requests::{OwnReplies, OwnRequest};
 
 mod about_node;
 
@@ -87,6 +88,15 @@ struct Relay {
     at_ms: u64,
 }
 
+/// Where the reply to a request goes.
+#[derive(Debug)]
+enum Requester {
+    /// A connection, and the number of the request there.
+    Connection(u64, u64),
+    /// A worker of this process.
+    Worker(Arc<OwnReplies>),
+}
+
 /// Delivers packets, views and ticks to a node, and sends what it answers. Owned by one thread.
 #[derive(Debug)]
 pub struct EventLoop<S> {
@@ -112,9 +122,11 @@ pub struct EventLoop<S> {
     local: VecDeque<Packet>,
     relayed: BTreeMap<u64, Relay>,
     next_relay: u64,
-    /// Requests that wait for backups: the connection to answer, and the number of the request.
-    waiting: BTreeMap<u64, (u64, u64)>,
+    /// Requests that wait for backups, and where their replies go.
+    waiting: BTreeMap<u64, Requester>,
     next_waiting: u64,
+    /// Replies to workers of this process, until the end of the turn.
+    own_replies: Vec<(Arc<OwnReplies>, Reply)>,
     /// Connections with something to send.
     to_send: BTreeSet<u64>,
     /// Bytes that the buffers of clients occupy.
@@ -167,6 +179,7 @@ impl<S: ChunkStore> EventLoop<S> {
             next_relay: RELAY_FIRST,
             waiting: BTreeMap::new(),
             next_waiting: 0,
+            own_replies: Vec::new(),
             to_send: BTreeSet::new(),
             client_bytes: 0,
             next_refresh_ms: 0,
@@ -212,6 +225,9 @@ impl<S: ChunkStore> EventLoop<S> {
                     }
                     connection => self.on_event(connection, event.flags),
                 }
+            }
+            for request in self.state.take_requests() {
+                self.on_own_request(request);
             }
             let now_ms = boot_ms();
             if now_ms >= next_tick_ms {
@@ -288,6 +304,9 @@ impl<S: ChunkStore> EventLoop<S> {
         }
         for number in std::mem::take(&mut self.to_send) {
             self.send(number);
+        }
+        for (replies, reply) in self.own_replies.drain(..) {
+            replies.push(reply);
         }
     }
 
@@ -370,7 +389,7 @@ impl<S: ChunkStore> EventLoop<S> {
 
     fn close(&mut self, number: u64) {
         self.unauthenticated.remove(number);
-        self.waiting.retain(|_, (connection, _)| *connection != number);
+        self.waiting.retain(|_, to| !matches!(to, Requester::Connection(of, _) if *of == number));
         if let Some(connection) = self.connections.remove(&number) {
             self.client_bytes -= connection.charged_bytes;
             if let Some(peer) = connection.dialed {
@@ -536,24 +555,14 @@ impl<S: ChunkStore> EventLoop<S> {
     fn on_client_packet(&mut self, connection: u64, number: u64, packet: Packet) {
         match packet {
             Packet::Timed(until_ms, request) if boot_ms() >= until_ms => {
-                let numbers = request.operations.iter().map(|operation| operation.number);
-                let refused = numbers.map(|number| (number, Err(ChunkError::Unavailable)));
-                self.push(connection, number, &Packet::Reply(refused.collect()));
+                self.push(connection, number, &Packet::Reply(refuse(&request)));
             }
-            Packet::Timed(_, request) | Packet::Request(request) => {
-                let mut request = request;
+            Packet::Timed(_, mut request) | Packet::Request(mut request) => {
                 if self.connections.get(&connection).is_some_and(|one| one.is_hung_up) {
                     // The client has given up the rest.
                     request.operations.retain(|one| matches!(one.action, Action::Close));
                 }
-                let waiting = self.next_waiting;
-                match self.node.execute(waiting, &request, &mut boot_ms) {
-                    Some(reply) => self.push(connection, number, &Packet::Reply(reply)),
-                    None => {
-                        self.waiting.insert(waiting, (connection, number));
-                        self.next_waiting += 1;
-                    }
-                }
+                self.on_request(Requester::Connection(connection, number), &request);
             }
             Packet::Overlay(Message::LookUp { token, id, hops, .. }) => {
                 self.relay(connection, token, (id, hops));
@@ -601,6 +610,34 @@ impl<S: ChunkStore> EventLoop<S> {
             // Clients do not send these.
             Packet::Overlay(_) | Packet::Move(_) | Packet::Replication(_) | Packet::Load(_) => {}
             Packet::Reply(_) | Packet::Control(_) => {}
+        }
+    }
+
+    fn on_own_request(&mut self, OwnRequest { request, until_ms, replies }: OwnRequest) {
+        if until_ms.is_some_and(|until_ms| boot_ms() >= until_ms) {
+            return self.own_replies.push((replies, refuse(&request)));
+        }
+        self.on_request(Requester::Worker(replies), &request);
+    }
+
+    /// Executes a request; its reply may have to wait for backups.
+    fn on_request(&mut self, from: Requester, request: &Request) {
+        let waiting = self.next_waiting;
+        match self.node.execute(waiting, request, &mut boot_ms) {
+            Some(reply) => self.reply(from, reply),
+            None => {
+                self.waiting.insert(waiting, from);
+                self.next_waiting += 1;
+            }
+        }
+    }
+
+    fn reply(&mut self, to: Requester, reply: Reply) {
+        match to {
+            Requester::Connection(connection, number) => {
+                self.push(connection, number, &Packet::Reply(reply));
+            }
+            Requester::Worker(replies) => self.own_replies.push((replies, reply)),
         }
     }
 
@@ -676,8 +713,8 @@ impl<S: ChunkStore> EventLoop<S> {
                 }
                 NodeCommand::Log(event) => log::trace!(event:?; "the overlay"),
                 NodeCommand::Reply(waiting, reply) => {
-                    if let Some((connection, number)) = self.waiting.remove(&waiting) {
-                        self.push(connection, number, &Packet::Reply(reply));
+                    if let Some(to) = self.waiting.remove(&waiting) {
+                        self.reply(to, reply);
                     }
                 }
                 // The node's own client is not used.
@@ -750,4 +787,10 @@ impl<S: ChunkStore> EventLoop<S> {
             Err(_) => self.close(number),
         }
     }
+}
+
+/// The reply to a request that comes too late to be executed.
+fn refuse(request: &Request) -> Reply {
+    let numbers = request.operations.iter().map(|operation| operation.number);
+    numbers.map(|number| (number, Err(ChunkError::Unavailable))).collect()
 }

@@ -101,6 +101,7 @@ impl Gateway {
         let silent = Arc::clone(&self.silent);
         let (operation_ms, silent_ms) = (OPERATION_MS, SILENT_MS);
         client.set_deadlines(Deadlines { operation_ms, silent_ms, silent });
+        client.ask_directly(Arc::clone(&self.state))?;
         Ok(client)
     }
 

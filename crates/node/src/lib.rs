@@ -6,7 +6,8 @@
 //! that proved nothing yet; `file_storage` holds its backups.
 //! `client` talks to all nodes (`client_connection`), and `gateway` lets the server answer
 //! memcached's clients for the whole cluster, with the items of its own node at hand
-//! (`owned_items`) and those of others later (`late`). `state_file` keeps a copy of what etcd holds
+//! (`owned_items`), what its event loop has to execute by way of `own_requests`, and those of
+//! others later (`late`). `state_file` keeps a copy of what etcd holds
 //! next to a node's backups, and `restore` makes a cluster of such copies.
 //! `fuzzing`, in builds of fuzz targets only, has doors to what is otherwise reached through
 //! sockets.
@@ -40,6 +41,7 @@ mod membership;
 mod node;
 mod node_engines;
 mod node_state;
+mod own_requests;
 mod owned_items;
 mod reserve;
 mod restore;

@@ -12,6 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock::{ItemClock, boot_ms};
 use crate::membership::Snapshot;
+use crate::own_requests::{OwnRequest, OwnRequests};
 
 /// What the threads of a node share. Flags are stored with release and loaded with acquire
 /// ordering.
@@ -34,6 +35,7 @@ pub struct NodeState {
     has_loop_ended: AtomicBool,
     memory: Mutex<NodeMemory>,
     waker: OwnedFd,
+    own_requests: OwnRequests,
     /// What the node serves; set when its event loop starts.
     served: OnceLock<Arc<Served>>,
     /// The time of the node's items.
@@ -60,6 +62,7 @@ impl NodeState {
             is_tick_due: AtomicBool::new(false),
             memory: Mutex::default(),
             waker: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            own_requests: OwnRequests::default(),
             served: OnceLock::new(),
             clock: ItemClock::default(),
         })
@@ -181,6 +184,18 @@ impl NodeState {
     /// Sets what the node serves, once.
     pub fn set_served(&self, served: Arc<Served>) {
         let _ = self.served.set(served);
+    }
+
+    /// Hands a request of a worker of this process to the event loop.
+    pub fn request(&self, request: OwnRequest) {
+        if self.own_requests.push(request) {
+            self.wake();
+        }
+    }
+
+    /// Takes the requests that workers of this process have handed over.
+    pub fn take_requests(&self) -> Vec<OwnRequest> {
+        self.own_requests.take()
     }
 
     /// The eventfd that wakes the event loop.

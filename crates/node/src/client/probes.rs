@@ -4,6 +4,7 @@ use amalgam_cluster::overlay::Peer;
 use amalgam_cluster::wire::{Control, Packet};
 
 use super::ClusterClient;
+use crate::clock::boot_ms;
 use crate::silence::Deadlines;
 
 impl ClusterClient {
@@ -18,7 +19,14 @@ impl ClusterClient {
         let Some(deadlines) = self.deadlines.as_ref().filter(|all| !all.silent.is_empty()) else {
             return;
         };
+        let silent_ms = deadlines.silent_ms;
         for peer in deadlines.silent.all() {
+            if let Some(own) = self.own.as_ref().filter(|own| own.peer == peer) {
+                if own.stalled_ms(boot_ms()) < silent_ms {
+                    self.note_progress(peer);
+                }
+                continue;
+            }
             let Some(connection) = self.connections.get_mut(&peer) else {
                 self.dial(peer);
                 continue;
@@ -34,16 +42,17 @@ impl ClusterClient {
     /// Gives up the operations of nodes that are silent for too long.
     pub(super) fn note_silence(&mut self, now_ms: u64) {
         let Some(Deadlines { silent_ms, silent, .. }) = &self.deadlines else { return };
-        for (peer, connection) in &mut self.connections {
-            if connection.silent_ms(now_ms) >= *silent_ms {
-                if silent.change(|silent| silent.insert(*peer)) {
-                    log::warn!(
-                        node = peer.node.get(), silent_ms;
-                        "a node makes no progress: requests for its keys fail until it does"
-                    );
-                }
-                self.client.on_silent(*peer, &mut self.completions);
+        let own = self.own.iter().map(|own| (own.peer, own.silent_ms(now_ms)));
+        let others = self.connections.iter();
+        let others = others.map(|(peer, connection)| (*peer, connection.silent_ms(now_ms)));
+        for (peer, _) in own.chain(others).filter(|(_, for_ms)| for_ms >= silent_ms) {
+            if silent.change(|silent| silent.insert(peer)) {
+                log::warn!(
+                    node = peer.node.get(), silent_ms;
+                    "a node makes no progress: requests for its keys fail until it does"
+                );
             }
+            self.client.on_silent(peer, &mut self.completions);
         }
     }
 
