@@ -464,6 +464,12 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
         "--super-peers must be 1 to 100 percent of the nodes, not {super_share_percent}"
     );
     let bytes = |size: Option<Size>| size.unwrap_or(Size::mebibytes(64)).in_bytes(1 << 20);
+    let evicts = options.mode == Some(Mode::Cache);
+    let eviction = extended::parse(&options.shared.extended.join(","))?.eviction;
+    ensure!(
+        evicts || eviction.is_none(),
+        "-o eviction is for a cache (--mode cache): a store refuses new items when it is full"
+    );
     let advertise = options.advertise.as_deref();
     let advertise = advertise.map(|text| address(text, "--advertise")).transpose()?;
     Ok(NodeConfiguration {
@@ -475,7 +481,8 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
         operator_token: operator_token(options.operator_token_file.as_deref())?,
         tls: tls_files(&options.tls_cert, &options.tls_key, &options.tls_ca)?,
         memory_bytes: bytes(options.memory).context("--memory")?,
-        evicts: options.mode == Some(Mode::Cache),
+        evicts,
+        eviction: eviction.unwrap_or_default(),
         chunk_memory_bytes: bytes(options.chunk_memory).context("--chunk-memory")?,
         threads: options.shared.thread_count()?,
         cache_bytes: CACHE_BYTES,
@@ -516,11 +523,10 @@ fn client_settings(
     configuration: &NodeConfiguration,
 ) -> anyhow::Result<Settings> {
     let extended = extended::parse(&options.shared.extended.join(","))?;
-    let without_use =
-        [("hashpower", extended.hash_power.is_some()), ("eviction", extended.eviction.is_some())];
-    if let Some((name, _)) = without_use.iter().find(|(_, is_given)| *is_given) {
-        bail!("-o {name} is for a server without a cluster; leave it out");
-    }
+    ensure!(
+        extended.hash_power.is_none(),
+        "-o hashpower is for a server without a cluster; leave it out"
+    );
     if !extended.ignored.is_empty() {
         log::warn!(options = extended.ignored.join(","); "these options have no effect");
     }
@@ -528,6 +534,7 @@ fn client_settings(
         memory_bytes: configuration.memory_bytes,
         max_item_bytes: configuration.max_item_bytes,
         evicts: configuration.evicts,
+        eviction: configuration.eviction,
         ..clients::settings(&options.shared, &extended)?
     })
 }

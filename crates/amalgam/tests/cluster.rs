@@ -3,6 +3,8 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -246,7 +248,9 @@ fn a_node_asks_clients_for_passwords_and_refuses_what_it_is_told_to() {
     std::fs::write(&users, "user:secret\n").expect("a file");
     let file = users.to_str().expect("text");
     let dev = ["cluster", "dev", "--nodes", "1", "--port", "0", "-t", "1"];
-    let cluster = Running::start(&[&dev[..], &["-Y", file, "-F", "-X", "-c", "8"]].concat());
+    let cache = ["--mode", "cache", "-o", "eviction=probation"];
+    let given = ["-Y", file, "-F", "-X", "-c", "8"];
+    let cluster = Running::start(&[&dev[..], &cache[..], &given[..]].concat());
     let clients = &cluster.nodes[0].1;
     expect(clients, "get k\r\n", "CLIENT_ERROR unauthenticated\r\n");
     let sent = "set auth 0 0 11\r\nuser secret\r\nset k 0 0 1\r\n1\r\nflush_all\r\nget k\r\n\
@@ -254,8 +258,14 @@ fn a_node_asks_clients_for_passwords_and_refuses_what_it_is_told_to() {
     let answered = "STORED\r\nSTORED\r\nCLIENT_ERROR flush_all not allowed\r\n\
                     VALUE k 0 1\r\n1\r\nEND\r\nERROR metadump not allowed\r\n";
     expect(clients, sent, answered);
+    let mut stream = TcpStream::connect(clients).expect("it listens");
+    let sent = "set auth 0 0 11\r\nuser secret\r\nstats settings\r\nquit\r\n";
+    stream.write_all(sent.as_bytes()).expect("it reads");
+    let mut settings = String::new();
+    stream.read_to_string(&mut settings).expect("it answers and closes");
+    assert!(settings.contains("STAT eviction probation\r\n"), "{settings}");
     for (arguments, mention) in [
-        (["-o", "eviction=clock"], "eviction"),
+        (["-o", "eviction=clock"], "--mode cache"),
         (["-o", "hashpower=20"], "hashpower"),
         (["-Z", "-X"], "ssl_chain_cert"),
         (["-Y", "/nonexistent"], "/nonexistent"),

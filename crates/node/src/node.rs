@@ -18,7 +18,7 @@ use amalgam_cluster::node::{Node, NodeSettings};
 use amalgam_cluster::overlay::{OverlaySettings, Peer};
 use amalgam_cluster::replication::{RecoveredState, ReplicaStore, ReplicationSettings};
 use amalgam_cluster::shard::ChunkSettings;
-use amalgam_index::{Configuration, Engine, OpenError};
+use amalgam_index::{Configuration, Engine, Eviction, OpenError};
 use amalgam_op::HashSeed;
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -197,6 +197,8 @@ pub struct NodeConfiguration {
     /// Whether items make way for others when their memory is full, as in a cache; if not, new ones
     /// are refused. The same on all nodes of a cluster.
     pub evicts: bool,
+    /// How the victims are chosen; nodes may differ in it.
+    pub eviction: Eviction,
     /// Memory for chunks, in bytes.
     pub chunk_memory_bytes: usize,
     /// Size of the largest item, in bytes.
@@ -288,6 +290,7 @@ impl Default for NodeConfiguration {
             tls: None,
             memory_bytes: 64 << 20,
             evicts: false,
+            eviction: Eviction::default(),
             chunk_memory_bytes: 64 << 20,
             max_item_bytes: 1 << 20,
             threads: amalgam_server::Settings::default().threads,
@@ -722,6 +725,7 @@ fn open<I: Engine>(
     I::open(&Configuration {
         memory_bytes,
         evicts,
+        eviction: configuration.eviction,
         max_item_bytes,
         // The server's threads too, with its maintenance and sweeps.
         workers: OWN_WORKERS + configuration.threads + 2,
