@@ -80,10 +80,15 @@ pub struct Clients<'p, E: Engine> {
 impl<E: Engine> Clients<'_, E> {
     /// Opens a connection and returns the client's end, which does not block.
     pub fn connect(&mut self) -> OwnedFd {
+        self.connect_with(SOCKET_BYTES)
+    }
+
+    /// As [`Clients::connect`], where a socket buffers about this many bytes of answers.
+    fn connect_with(&mut self, socket_bytes: usize) -> OwnedFd {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let (client, server) = pair.expect("a pair of sockets");
-        rustix::net::sockopt::set_socket_send_buffer_size(&server, SOCKET_BYTES).expect("it is");
+        rustix::net::sockopt::set_socket_send_buffer_size(&server, socket_bytes).expect("it is");
         let state = self.server.state();
         let seconds = state.clock.seconds();
         let info = ConnectionInfo::new(server.as_raw_fd(), None, String::new(), seconds);
@@ -132,6 +137,11 @@ impl<E: Engine> Clients<'_, E> {
             assert!(
                 is_served || waits || !is_resting,
                 "a connection that can be read is forgotten"
+            );
+            let is_expected = connection.is_stalled || connection.paused_until > 0;
+            assert!(
+                connection.is_queued || is_expected || !connection.has_unsent(),
+                "a connection that can be sent to is forgotten"
             );
         }
         assert_eq!(charged, state.buffers.used_bytes(), "the sum is that of the connections");
@@ -199,6 +209,56 @@ mod tests {
             assert_eq!(rustix::io::read(end, &mut [0; 16]), Ok(5), "nothing was found");
         }
         drop(ends);
+        clients.end();
+    }
+
+    /// Many clients have long answers to come, and their sockets take them at once.
+    #[test]
+    fn long_answers_make_other_clients_wait_for_a_bounded_part_of_them() {
+        const VALUE_BYTES: usize = 100_000;
+        const READERS: usize = 100;
+        let playground = Playground::<Mercury>::open(Settings::default(), 64 << 20);
+        let mut clients = playground.clients();
+        let other = clients.connect();
+        let ask = |clients: &mut Clients<'_, Mercury>, request: &[u8]| {
+            assert_eq!(rustix::io::write(&other, request), Ok(request.len()));
+            clients.turn();
+            let mut answer = [0; 16];
+            let count = rustix::io::read(&other, &mut answer).expect("an answer in this turn");
+            answer[..count].to_vec()
+        };
+        let store = format!("set k 0 0 {VALUE_BYTES}\r\n{}\r\n", "v".repeat(VALUE_BYTES));
+        let mut rest = store.as_bytes();
+        while !rest.is_empty() {
+            rest = &rest[rustix::io::write(&other, rest).unwrap_or(0)..];
+            clients.turn();
+        }
+        clients.rest();
+        assert_eq!(rustix::io::read(&other, &mut [0; 16]), Ok(8), "it is stored");
+        let readers: Vec<_> = (0..READERS).map(|_| clients.connect_with(128 << 10)).collect();
+        for reader in &readers {
+            assert_eq!(rustix::io::write(reader, b"get k\r\n"), Ok(7));
+        }
+        let written = || playground.0.state().counters.of_worker(0).bytes_written.get();
+        let (mut before, mut turns) = (written(), 0);
+        while before < (READERS * VALUE_BYTES) as u64 {
+            assert_eq!(ask(&mut clients, b"mn\r\n"), b"MN\r\n");
+            let sent = written() - before;
+            assert!(sent <= (2 << 20), "{sent} bytes were sent at once");
+            before += sent;
+            turns += 1;
+            assert!(turns < READERS, "answers are sent");
+        }
+        assert!(turns > 4, "all was sent in {turns} turns");
+        for reader in &readers {
+            let mut answer = vec![0; VALUE_BYTES + 64];
+            let mut filled = 0;
+            while let Ok(count @ 1..) = rustix::io::read(reader, &mut answer[filled..]) {
+                filled += count;
+            }
+            assert!(filled > VALUE_BYTES && answer[..filled].ends_with(b"\r\nEND\r\n"));
+        }
+        drop((other, readers));
         clients.end();
     }
 }

@@ -13,6 +13,9 @@
 //! 3. The time of a batch is sampled after its requests were received.
 //! 4. A connection whose request waits for an answer of the store ([`amalgam_index::LateAnswers`]),
 //!    or until the store has room for it, is not served; it goes on when that is there.
+//! 5. Long answers ([`LONG_ANSWER_BYTES`]) take [`TURN_SEND_BYTES`] of an iteration together, apart
+//!    from one piece of that length. Connections whose answers are left stay in `ready`, before
+//!    those that come later: requests of others wait for one iteration, not for all long answers.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -32,6 +35,7 @@ use crate::metrics::counters::{Counters, Counts};
 use crate::metrics::hot_keys::Sampler;
 use crate::metrics::latency::Stopwatch;
 use crate::metrics::miss_curve::AccessRecorder;
+use crate::net::output::Sent;
 use crate::net::registry::{CloseReason, ConnectionActivity};
 use crate::request::batch::Batch;
 use crate::request::context::BatchContext;
@@ -50,6 +54,13 @@ const BATCH_BYTES: usize = 128 << 10;
 /// What a batch keeps of its requests is many times what it keeps them of: a line of keys of one
 /// letter takes twelve times its length.
 const BATCH_OWN_BYTES: usize = 256 << 10;
+
+/// Bytes of long answers that are sent in one iteration, at most: a fraction of a millisecond of
+/// copying to sockets.
+const TURN_SEND_BYTES: usize = 1 << 20;
+
+/// An answer of more bytes than this is long; shorter ones are sent as soon as they are there.
+const LONG_ANSWER_BYTES: usize = 32 << 10;
 
 /// Output buffers kept for reuse, at most.
 const SPARE_BUFFERS: usize = 256;
@@ -103,6 +114,8 @@ pub struct Worker<'s, S: Store + 's> {
     recorder: AccessRecorder<'s>,
     /// Bytes of output from which on a connection of the current batch waits.
     output_limit_bytes: usize,
+    /// Bytes of long answers that may still be sent in this iteration.
+    send_left_bytes: usize,
     /// The server's second at the last batch or tick.
     seconds: u32,
     last_tick_seconds: u32,
@@ -150,6 +163,7 @@ impl<'s, S: Store> Worker<'s, S> {
             answered: Vec::new(),
             recorder: AccessRecorder::new(state.miss_curve.as_ref()),
             output_limit_bytes: MAX_OUTPUT_BYTES,
+            send_left_bytes: TURN_SEND_BYTES,
             seconds,
             last_tick_seconds: seconds,
             #[cfg(test)]
@@ -237,6 +251,7 @@ impl<'s, S: Store> Worker<'s, S> {
     /// Handles events, and serves the connections that are ready.
     fn serve(&mut self, guard: &mut ReactorGuard<'_>, events: &[Event]) {
         self.seconds = self.state.clock.seconds();
+        self.send_left_bytes = TURN_SEND_BYTES;
         let mut has_answers = false;
         for event in events {
             match event.data.u64() {
@@ -309,9 +324,8 @@ impl<'s, S: Store> Worker<'s, S> {
         }
         // A full socket that can be written again comes here too: there is output to send.
         let is_useful = connection.is_readable || connection.has_unsent();
-        if is_useful && !connection.is_queued {
-            connection.is_queued = true;
-            guard.ready.push(id);
+        if is_useful {
+            guard.queue(id);
         }
     }
 
@@ -369,6 +383,7 @@ impl<'s, S: Store> Worker<'s, S> {
             return;
         }
         if connection.has_unsent() && !self.send(guard, id) {
+            self.settle(guard, id);
             return;
         }
         let has_late = self.index.late_answers().is_some();
@@ -504,7 +519,7 @@ impl<'s, S: Store> Worker<'s, S> {
             && connection.has_late_answers
             && let Some(late) = self.index.late_answers()
         {
-            let is_slow = connection.has_unsent() && !connection.is_waiting;
+            let is_slow = connection.is_stalled && !connection.is_waiting;
             connection.has_late_answers =
                 late.discard(to_event_data(id), connection.consumed_bytes, is_slow);
         }
@@ -523,11 +538,24 @@ impl<'s, S: Store> Worker<'s, S> {
     fn send(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) -> bool {
         let Some(connection) = guard.slab.get_mut(id) else { return false };
         let before = connection.unsent_bytes();
-        let result = connection.output.send(&mut connection.transport);
+        let is_long = before > LONG_ANSWER_BYTES;
+        if is_long && self.send_left_bytes < LONG_ANSWER_BYTES {
+            // That the answer stands still is not the client's doing.
+            if !connection.is_stalled {
+                connection.info.note_sent(0, self.seconds);
+            }
+            guard.queue(id);
+            return false;
+        }
+        let most = if is_long { self.send_left_bytes } else { usize::MAX };
+        let result = connection.output.send(&mut connection.transport, most);
         let sent = before - connection.unsent_bytes();
+        if is_long {
+            self.send_left_bytes = self.send_left_bytes.saturating_sub(sent);
+        }
         self.counters().bytes_written.add(sent as u64);
         match result {
-            Ok(true) => {
+            Ok(Sent::All) => {
                 let buffer = connection.output.take_buffer();
                 let is_closing = connection.is_closing;
                 if std::mem::take(&mut connection.is_stalled) {
@@ -546,7 +574,12 @@ impl<'s, S: Store> Worker<'s, S> {
                 }
                 !is_closing
             }
-            Ok(false) => {
+            Ok(Sent::Most) => {
+                connection.info.note_sent(sent as u64, self.seconds);
+                guard.queue(id);
+                false
+            }
+            Ok(Sent::Full) => {
                 let was_stalled = std::mem::replace(&mut connection.is_stalled, true);
                 if sent > 0 || !was_stalled {
                     connection.info.note_sent(sent as u64, self.seconds);
@@ -605,9 +638,8 @@ impl<'s, S: Store> Worker<'s, S> {
         }
         let can_go_on = connection.is_readable || connection.protocol_state.has_backlog();
         let waits = connection.has_unsent() || connection.paused_until > 0 || connection.is_waiting;
-        if can_go_on && !waits && !connection.is_queued {
-            connection.is_queued = true;
-            guard.ready.push(id);
+        if can_go_on && !waits {
+            guard.queue(id);
         }
         if has_grown {
             self.state.relieve_buffers(false, self.seconds);
@@ -714,6 +746,7 @@ impl<'s, S: Store> Worker<'s, S> {
         let end = Instant::now() + DRAIN_TIMEOUT;
         let _ = guard.reactor.fetch(events, Duration::ZERO);
         self.serve(guard, events);
+        self.send_left_bytes = usize::MAX;
         loop {
             self.take_answers(guard, true);
             self.serve_ready(guard);

@@ -73,6 +73,18 @@ pub struct Connections {
     pub stalled: usize,
 }
 
+impl Connections {
+    /// Queues a connection for the next batch, unless it is queued or has closed.
+    #[inline]
+    pub fn queue(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.slab.get_mut(id)
+            && !std::mem::replace(&mut connection.is_queued, true)
+        {
+            self.ready.push(id);
+        }
+    }
+}
+
 /// Exclusive access to a reactor's connections.
 pub struct ReactorGuard<'r> {
     /// The reactor.

@@ -27,6 +27,17 @@ pub trait Transmit {
     }
 }
 
+/// What became of an attempt to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// Everything was sent.
+    All,
+    /// The target takes no more for now.
+    Full,
+    /// The most that the caller allowed was sent; the target may take more.
+    Most,
+}
+
 /// Answers being built and sent. An empty output owns no memory once its buffer was taken.
 #[derive(Default)]
 pub struct Output {
@@ -77,48 +88,61 @@ impl Output {
         self.pinned.push_back((self.bytes.len(), value));
     }
 
-    /// Sends as much as the target accepts. Returns whether everything was sent.
+    /// Sends as much as the target accepts, but at most `most_bytes`.
     ///
     /// # Errors
     ///
     /// The error of the socket, except that it is full.
-    pub fn send(&mut self, target: &mut impl Transmit) -> io::Result<bool> {
+    pub fn send(&mut self, target: &mut impl Transmit, most_bytes: usize) -> io::Result<Sent> {
+        let mut left = most_bytes;
         while !self.is_empty() {
+            if left == 0 {
+                return Ok(Sent::Most);
+            }
             let mut pieces = [IoSlice::new(&[]); MAX_PIECES];
-            let count = self.pieces(&mut pieces);
+            let count = self.pieces(&mut pieces, left);
             match target.transmit(&pieces[..count]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(sent) => self.advance(sent),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Ok(sent) => {
+                    self.advance(sent);
+                    left -= sent;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Full),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
         self.bytes.clear();
         self.sent_bytes = 0;
-        target.flush()
+        Ok(if target.flush()? { Sent::All } else { Sent::Full })
     }
 
-    fn pieces<'o>(&'o self, pieces: &mut [IoSlice<'o>; MAX_PIECES]) -> usize {
-        let mut count = 0;
+    /// What to send next: at most `most_bytes`.
+    fn pieces<'o>(&'o self, pieces: &mut [IoSlice<'o>; MAX_PIECES], most_bytes: usize) -> usize {
+        let (mut count, mut left) = (0, most_bytes);
+        let mut push = |piece: &'o [u8]| {
+            let piece = &piece[..piece.len().min(left)];
+            left -= piece.len();
+            pieces[count] = IoSlice::new(piece);
+            count += 1;
+            left > 0 && count < MAX_PIECES
+        };
         let mut from = self.sent_bytes;
         let mut skip = self.sent_pinned;
+        let mut has_room = true;
         for (position, value) in &self.pinned {
-            if count + 2 > pieces.len() {
-                return count;
-            }
             if *position > from {
-                pieces[count] = IoSlice::new(&self.bytes[from..*position]);
-                count += 1;
+                has_room = push(&self.bytes[from..*position]);
                 from = *position;
             }
-            pieces[count] = IoSlice::new(&value.as_bytes()[skip..]);
-            count += 1;
+            has_room = has_room && push(&value.as_bytes()[skip..]);
             skip = 0;
+            if !has_room {
+                break;
+            }
         }
-        if from < self.bytes.len() && count < pieces.len() {
-            pieces[count] = IoSlice::new(&self.bytes[from..]);
-            count += 1;
+        if has_room && from < self.bytes.len() {
+            push(&self.bytes[from..]);
         }
         count
     }
@@ -174,9 +198,22 @@ mod tests {
             let mut output = Output::default();
             output.bytes.extend_from_slice(b"hello, world");
             let mut target = SlowTarget { taken: Vec::new(), max_bytes };
-            assert!(output.send(&mut target).unwrap());
+            assert_eq!(output.send(&mut target, usize::MAX).unwrap(), Sent::All);
             assert_eq!(target.taken, b"hello, world");
             assert!(output.is_empty());
+        }
+    }
+
+    #[test]
+    fn no_more_is_sent_at_once_than_allowed() {
+        for most_bytes in 1..12 {
+            let mut output = Output::default();
+            output.bytes.extend_from_slice(b"hello, world");
+            let mut target = SlowTarget { taken: Vec::new(), max_bytes: 5 };
+            while output.send(&mut target, most_bytes).unwrap() == Sent::Most {
+                assert!(target.taken.len().is_multiple_of(most_bytes));
+            }
+            assert_eq!(target.taken, b"hello, world");
         }
     }
 }

@@ -107,6 +107,6 @@ impl Watcher {
 
     /// Sends as much as the socket accepts. Returns whether the connection is open.
     fn send(&mut self) -> bool {
-        self.output.send(&mut self.transport).is_ok()
+        self.output.send(&mut self.transport, usize::MAX).is_ok()
     }
 }
