@@ -57,7 +57,7 @@ const BATCH_OWN_BYTES: usize = 256 << 10;
 
 /// Bytes of long answers that are sent in one iteration, at most: a fraction of a millisecond of
 /// copying to sockets.
-const TURN_SEND_BYTES: usize = 1 << 20;
+const TURN_SEND_BYTES: usize = 256 << 10;
 
 /// An answer of more bytes than this is long; shorter ones are sent as soon as they are there.
 const LONG_ANSWER_BYTES: usize = 32 << 10;

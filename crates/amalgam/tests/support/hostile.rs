@@ -18,18 +18,22 @@ pub const MEBIBYTE: usize = 1 << 20;
 /// How long an attack goes on once all its clients are there, at effort 1.
 const ATTACK_TIME: Duration = Duration::from_millis(500);
 
-/// How often an attack is made before slow answers to others are a failure.
+/// How long clients are observed before an attack, at effort 1, and at any.
+const CALM_TIME: Duration = Duration::from_millis(250);
+const CALM_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// How often an attack is made before a gateway that refuses much is a failure, and in the long
+/// form for a median.
 const ATTEMPTS: usize = 3;
 
-/// How many times as long an exchange may take as with a server that nobody attacks.
-const SLOWER: u32 = 10;
+/// How many times as long as before the attack 99 % of the exchanges may take: in the long form,
+/// which runs alone on its machine. The short form is a part of the tests that every machine runs,
+/// and reports it only.
+const SLOWER: f64 = 3.0;
 
-/// What an exchange may take in addition.
-const TURN: Duration = Duration::from_millis(100);
-
-/// What it may take in addition for each reader that stops: each of the two requests of an exchange
-/// waits until a worker has copied a value of up to a megabyte to the socket of every one of them.
-const TURN_OF_READER: Duration = Duration::from_millis(10);
+/// Times of exchanges below this count as this: an exchange takes a tenth of it, and waits longer
+/// whenever the attacker or an observer has the core.
+const TIME_FLOOR: Duration = Duration::from_millis(1);
 
 /// What a gateway answers for keys whose owner is too busy.
 const UNAVAILABLE: &str = "SERVER_ERROR the key's owner is unavailable; nothing was done\r\n";
@@ -212,19 +216,20 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// What was seen during an attack.
+/// What was seen during an attack, or before it.
 struct Observation {
     /// With the victim, and with a server that nobody attacked.
     clients: [Observed; 2],
     most_bytes: usize,
 }
 
-/// Runs an attack next to a client that behaves, and one of a server that is not attacked: both
-/// have the same machine and the same load.
-fn attack_once<V: Victim, T>(
+/// Observes a client that behaves, and one of a server that is not attacked, while `attack` runs
+/// and for `time` after it: both have the same machine and the same load.
+fn observe<V: Victim, T>(
     victim: &V,
     control: &Address,
     attack: impl FnOnce(&V) -> T,
+    time: Duration,
 ) -> Observation {
     let (stops, most) = (AtomicBool::new(false), AtomicUsize::new(0));
     let clients = std::thread::scope(|scope| {
@@ -238,7 +243,7 @@ fn attack_once<V: Victim, T>(
         let witnesses = [victim.address(), control]
             .map(|address| scope.spawn(|| witness(address, V::MAY_REFUSE, &stops)));
         let held = attack(victim);
-        std::thread::sleep(ATTACK_TIME * effort() as u32);
+        std::thread::sleep(time);
         drop(held);
         drop(stop);
         witnesses.map(|witness| witness.join().expect("others are answered"))
@@ -250,9 +255,11 @@ fn attack_once<V: Victim, T>(
 /// afterwards everything is given back. `attack` gets the victim and the number of connections to
 /// make, and returns what must stay open while the attack lasts.
 ///
-/// The slowest of a hundred exchanges may take [`SLOWER`] times as long as with `control`, which
-/// has the same load, and [`TURN`] more. One attempt of several must succeed, as the system may
-/// take the processor away from one of both servers alone.
+/// In the long form, the slowest of a hundred exchanges may take [`SLOWER`] times as long as
+/// before, in the median of several attempts: the system may take the processor away from one
+/// server alone. Attackers, both servers and the observers share the machine's cores, so what the
+/// control's client waits for longer during the attack is not the victim's doing: that is the
+/// measure where it is longer than the calm time.
 pub fn endure<V: Victim, T>(
     name: &str,
     victim: &V,
@@ -260,7 +267,63 @@ pub fn endure<V: Victim, T>(
     connections: usize,
     attack: impl Fn(&V, usize) -> T,
 ) {
-    endure_turns(name, victim, control, connections, Duration::ZERO, attack);
+    let connections =
+        (connections * effort()).min(victim.connections_max()).min(file_limit() / 2 - 100);
+    let process = victim.process();
+    let (bytes_before, files_before) = (resident_bytes(process), open_files(process));
+    let bound = victim.bound_bytes(connections);
+    let (mut ratios, mut refusals) = (Vec::new(), 0);
+    while !is_decided(&mut ratios) {
+        let calm_time = (CALM_TIME * effort() as u32).min(CALM_TIME_MAX);
+        let before = observe(victim, control, |_| (), calm_time);
+        let attack = |victim: &V| attack(victim, connections);
+        let seen = observe(victim, control, attack, ATTACK_TIME * effort() as u32);
+        wait_until_given_back(name, victim, files_before);
+        let [others, of_control] = &seen.clients;
+        let [calm, control_calm] = before.clients.map(|client| client.p99());
+        let (slowest, control_slowest) = (others.p99(), of_control.p99());
+        let ratio = times(slowest, calm.max(control_slowest));
+        let mebibytes = |bytes: usize| bytes as f64 / MEBIBYTE as f64;
+        println!(
+            "{name}: {connections} connections; {} exchanges of others, {} refused, 99 % within \
+             {slowest:.1?}, before {calm:.1?}: {:.1} times; with a server that is not attacked \
+             {control_slowest:.1?}, before {control_calm:.1?}: {:.1} times; resident {:.0} MiB \
+             before, {:.0} at most, {:.0} afterwards, bound {:.0}",
+            others.times.len(),
+            others.refused,
+            times(slowest, calm),
+            times(control_slowest, control_calm),
+            mebibytes(bytes_before),
+            mebibytes(seen.most_bytes),
+            mebibytes(resident_bytes(process)),
+            mebibytes(bound)
+        );
+        assert!(seen.most_bytes <= bound, "{name}: {} bytes resident", seen.most_bytes);
+        if others.refused > others.times.len() / 10 {
+            refusals += 1;
+            let (refused, all) = (others.refused, others.times.len());
+            assert!(refusals < ATTEMPTS, "{name}: {refused} of {all} were refused");
+            continue;
+        }
+        ratios.push(ratio);
+    }
+    let median = ratios[ratios.len() / 2];
+    let is_bounded = effort() == 1 || median <= SLOWER;
+    assert!(is_bounded, "{name}: others wait {ratios:.1?} times as long");
+}
+
+/// How many times as long one time is as the other, where both are at least [`TIME_FLOOR`].
+fn times(time: Duration, other: Duration) -> f64 {
+    time.max(TIME_FLOOR).as_secs_f64() / other.max(TIME_FLOOR).as_secs_f64()
+}
+
+/// Whether the median of [`ATTEMPTS`] attempts is known, as far as the bound asks; sorts them. One
+/// attempt is enough where there is no bound.
+fn is_decided(ratios: &mut [f64]) -> bool {
+    ratios.sort_by(f64::total_cmp);
+    let attempts = if effort() == 1 { 1 } else { ATTEMPTS };
+    let within = ratios.iter().filter(|ratio| **ratio <= SLOWER).count();
+    within > attempts / 2 || ratios.len() == attempts
 }
 
 /// As [`endure`], of connections that ask for a value of [`fill`] this many times and do not take
@@ -272,54 +335,9 @@ pub fn endure_readers<V: Victim>(
 ) {
     let requests = format!("get {key}\r\n").repeat(times).into_bytes();
     let name = format!("readers that stop, {times} requests of a {key} value");
-    endure_turns(&name, victim, control, connections, TURN_OF_READER, |victim, count| {
+    endure(&name, victim, control, connections, |victim, count| {
         victim.address().push_all(count, &requests)
     });
-}
-
-/// As [`endure`], where an exchange may take `turn` in addition for each connection.
-fn endure_turns<V: Victim, T>(
-    name: &str,
-    victim: &V,
-    control: &Address,
-    connections: usize,
-    turn: Duration,
-    attack: impl Fn(&V, usize) -> T,
-) {
-    let connections =
-        (connections * effort()).min(victim.connections_max()).min(file_limit() / 2 - 100);
-    let process = victim.process();
-    let (bytes_before, files_before) = (resident_bytes(process), open_files(process));
-    let bound = victim.bound_bytes(connections);
-    for attempt in 1.. {
-        let seen = attack_once(victim, control, |victim| attack(victim, connections));
-        wait_until_given_back(name, victim, files_before);
-        let mebibytes = |bytes: usize| bytes as f64 / MEBIBYTE as f64;
-        let [others, calm] = &seen.clients;
-        let (slowest, calm) = (others.p99(), calm.p99());
-        println!(
-            "{name}: {connections} connections, {} exchanges of others, {} refused, 99 % within \
-             {slowest:.1?} ({calm:.1?} with a server that is not attacked); resident {:.0} MiB \
-             before, {:.0} at most, {:.0} afterwards, bound {:.0}",
-            others.times.len(),
-            others.refused,
-            mebibytes(bytes_before),
-            mebibytes(seen.most_bytes),
-            mebibytes(resident_bytes(process)),
-            mebibytes(bound)
-        );
-        assert!(seen.most_bytes <= bound, "{name}: {} bytes resident", seen.most_bytes);
-        let bound = calm * SLOWER + TURN + turn * connections as u32;
-        if slowest <= bound && others.refused <= others.times.len() / 10 {
-            return;
-        }
-        assert!(
-            attempt < ATTEMPTS,
-            "{name}: others wait for {slowest:?}, elsewhere {calm:?}; {} of {} were refused",
-            others.refused,
-            others.times.len()
-        );
-    }
 }
 
 /// Waits until the victim has no connection, buffer and descriptor of the attack left, and stores.
