@@ -31,6 +31,8 @@ struct Target {
     tls: Option<String>,
     admin: Option<String>,
     udp: Option<String>,
+    /// What items, and buffers of clients, may take.
+    memory_bytes: usize,
 }
 
 impl Drop for Target {
@@ -56,16 +58,23 @@ impl Victim for Target {
     }
 
     fn bound_bytes(&self, connections: usize) -> usize {
-        MEMORY_BYTES + 64 * MEBIBYTE + THREADS * 16 * MEBIBYTE + connections * (16 << 10)
+        let more =
+            self.memory_bytes / 1000 * 6 + THREADS * 16 * MEBIBYTE + connections * (16 << 10);
+        self.memory_bytes + 64 * MEBIBYTE + more
     }
 }
 
 impl Target {
     fn over_tcp(name: &str) -> Self {
+        Self::with_memory(name, MEMORY_BYTES)
+    }
+
+    fn with_memory(name: &str, memory_bytes: usize) -> Self {
+        let memory = (memory_bytes / MEBIBYTE).to_string();
         let ports = temporary(&format!("hostile-{name}"));
         let certificates = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/tests/certificates");
         let chain = format!("ssl_chain_cert={certificates}/server.pem");
-        let mut command = command(&["serve", "-u", "root", "-m", "64", "-c", "20000", "-Z"]);
+        let mut command = command(&["serve", "-u", "root", "-m", &memory, "-c", "20000", "-Z"]);
         command.args(["-l", "127.0.0.1:0,notls:127.0.0.1:0", "-U", "-1", "-o", &chain]);
         command.args(["-t", &THREADS.to_string(), "--admin", "127.0.0.1:0"]);
         command.env("MEMCACHED_PORT_FILENAME", &ports);
@@ -76,7 +85,8 @@ impl Target {
         std::fs::remove_file(&ports).expect("it was written");
         let [tls, address, admin]: [String; 3] = lines.try_into().expect("three lines");
         let address = Address::Tcp(address);
-        Self { child, address, tls: Some(tls), admin: Some(admin), udp: Some(udp) }
+        let (tls, admin, udp) = (Some(tls), Some(admin), Some(udp));
+        Self { child, address, tls, admin, udp, memory_bytes }
     }
 
     fn over_unix(name: &str) -> Self {
@@ -84,7 +94,8 @@ impl Target {
         let mut command = command(&["serve", "-u", "root", "-m", "64", "-c", "20000", "-s"]);
         command.arg(&path).args(["-t", &THREADS.to_string()]);
         let (child, _) = start(command, 1);
-        Self { child, address: Address::Unix(path), tls: None, admin: None, udp: None }
+        let (tls, admin, udp) = (None, None, None);
+        Self { child, address: Address::Unix(path), tls, admin, udp, memory_bytes: MEMORY_BYTES }
     }
 }
 
@@ -136,6 +147,23 @@ fn attacks_that_once_succeeded() {
     }
     for (connections, times) in [(8, 8), (80, 8), (800, 8), (80, 80), (80, 1)] {
         endure_readers(&target, &control.address, (connections, "large", times));
+    }
+}
+
+/// Lines that take all buffers of a server with a gibibyte, which once were never given back.
+#[test]
+fn lines_without_an_end_for_a_gibibyte() {
+    let control = Target::over_tcp("gibibyte-control");
+    let mut target = Target::with_memory("gibibyte", 1024 * MEBIBYTE);
+    // Nothing is stored: what the bound leaves is the share of buffers.
+    target.memory_bytes /= 4;
+    let line = [b"get".as_slice(), &b" k".repeat(450_000)].concat();
+    for (round, count) in [320, 330, 340].into_iter().enumerate() {
+        endure("lines that take all buffers", &target, &control.address, count, |target, count| {
+            target.address.pour(count, &line)
+        });
+        let refused = target.address.stat("read_buf_oom");
+        assert!(refused > round, "buffers were not exhausted: {refused} lines refused");
     }
 }
 

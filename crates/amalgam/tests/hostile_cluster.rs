@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 
 use amalgam_node::ClusterClient;
 use support::hostile::{Address, MEBIBYTE, Victim, attack_streams, endure, garbage};
-use support::{PATIENCE, Running};
+use support::{PATIENCE, Running, expect};
 
 /// `--memory` and `--chunk-memory` of a node, together.
 const MEMORY_BYTES: usize = 2 * 64 * MEBIBYTE;
 const THREADS: usize = 2;
 /// Buffers of all clients at the nodes' port, and one packet that is decoded.
 const CLIENTS_BYTES: usize = (128 + 64) * MEBIBYTE;
+/// What each thread of a gateway takes for values of a megabyte.
+const READ_AHEAD_BYTES: usize = (4 + 128) * MEBIBYTE;
 /// The longest frame of a node; a client's may be half as long.
 const FRAME_BYTES: usize = 16 * MEBIBYTE;
 
@@ -26,6 +28,8 @@ struct Target {
     address: Address,
     /// Whether clients of the nodes' port are admitted in the attack.
     admits: bool,
+    /// Whether memcached's clients ask for values of a megabyte.
+    reads_large: bool,
     connections_max: usize,
 }
 
@@ -46,17 +50,23 @@ impl Victim for Target {
 
     fn bound_bytes(&self, connections: usize) -> usize {
         let of_server = 64 * MEBIBYTE + THREADS * 16 * MEBIBYTE + connections * (16 << 10);
-        MEMORY_BYTES + of_server + if self.admits { CLIENTS_BYTES } else { 0 }
+        let of_clients = if self.admits { CLIENTS_BYTES } else { 0 };
+        let of_values = if self.reads_large { THREADS * READ_AHEAD_BYTES } else { 0 };
+        self.cluster.nodes.len() * (MEMORY_BYTES + of_server + of_clients + of_values)
     }
 }
 
 impl Target {
     fn start() -> Self {
+        Self::start_nodes("1")
+    }
+
+    fn start_nodes(nodes: &str) -> Self {
         let threads = THREADS.to_string();
-        let arguments = ["cluster", "dev", "--nodes", "1", "--port", "0", "--threads", &threads];
+        let arguments = ["cluster", "dev", "--nodes", nodes, "--port", "0", "--threads", &threads];
         let cluster = Running::start(&[&arguments[..], &["--log-level", "error"]].concat());
         let address = Address::Tcp(cluster.nodes[0].1.clone());
-        Self { cluster, address, admits: false, connections_max: 10_000 }
+        Self { cluster, address, admits: false, reads_large: false, connections_max: 10_000 }
     }
 
     /// A connection to the nodes' port that does not wait.
@@ -112,6 +122,11 @@ fn relay_until_closed(mut client: &TcpStream, mut node: &TcpStream) {
     }
 }
 
+fn store(address: &str, key: &str, bytes: usize) {
+    let value = "v".repeat(bytes);
+    expect(address, &format!("set {key} 0 0 {bytes}\r\n{value}\r\n"), "STORED\r\n");
+}
+
 /// Sends as much of `bytes` as each connection takes, several times.
 fn pour(streams: &mut [TcpStream], bytes: &[u8]) {
     let mut sent = vec![0; streams.len()];
@@ -131,6 +146,25 @@ fn streams_to_a_gateway() {
     // Its readers are few: it reads whole batches of values before it answers (docs/operations.md).
     let target = Target { connections_max: 900, ..target };
     attack_streams(&target, &control.address, &[(2, "middle", 50)]);
+}
+
+/// The gateway's own values, and those that other nodes send it.
+#[test]
+fn readers_of_large_values_at_a_gateway() {
+    for nodes in ["1", "2"] {
+        let [target, control] = [(); 2].map(|()| Target::start_nodes(nodes));
+        let target = Target { reads_large: true, connections_max: 900, ..target };
+        let Address::Tcp(address) = &target.address else { unreachable!("it listens for TCP") };
+        let keys: Vec<_> = (0..8).map(|key| format!("large{key}")).collect();
+        keys.iter().for_each(|key| store(address, key, 1_000_000));
+        let requests: String = keys.iter().map(|key| format!("get {key}\r\n")).collect();
+        for readers in [90, 100, 110] {
+            let name = format!("{nodes} nodes, readers of 8 large values that stop");
+            endure(&name, &target, &control.address, readers, |target, count| {
+                target.address.push_all(count, requests.as_bytes())
+            });
+        }
+    }
 }
 
 #[test]

@@ -557,6 +557,7 @@ impl LateAnswers for GatewayWorker<'_> {
         let owner = client.owner(ChunkId::named(op.key.hash()));
         let value_bytes = match op.verb {
             Verb::Store(store) => store.value.len(),
+            Verb::Get(_) => self.late.value_bytes(),
             _ => 0,
         };
         let is_repeatable = match op.verb {

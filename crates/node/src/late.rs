@@ -19,6 +19,10 @@ use amalgam_index::Ticket;
 const OPERATIONS_MAX: usize = 256;
 /// Bytes of the values of these, sent or expected, at most; a single one may have more.
 const UNDER_WAY_BYTES: usize = 8 << 20;
+/// Bytes of a value that is short: storing it need not wait until long ones have come.
+const SHORT_BYTES: usize = 16 << 10;
+/// Bytes that short values which are stored may have under way beyond [`UNDER_WAY_BYTES`].
+const SHORT_ROOM_BYTES: usize = 1 << 20;
 /// Bytes of the values in answers from which on a worker begins no operation ahead.
 const HELD_BYTES: usize = 32 << 20;
 
@@ -70,7 +74,7 @@ pub struct Beginning {
     pub is_repeatable: bool,
     /// The node that executes it; None if the client has to find it.
     pub owner: Option<Peer>,
-    /// The length of the value that it stores, in bytes.
+    /// The length of the value that it stores, or about that of the one it asks for, in bytes.
     pub value_bytes: usize,
 }
 
@@ -91,8 +95,9 @@ impl LateOperations {
     /// Whether one more operation may be begun.
     pub fn has_room(&self, beginning: &Beginning) -> bool {
         let load = self.loads.get(&beginning.owner).copied().unwrap_or_default();
-        let bytes = load.bytes + beginning.value_bytes.max(self.value_bytes);
-        load.operations == 0 || load.operations < OPERATIONS_MAX && bytes <= UNDER_WAY_BYTES
+        let bytes = load.bytes + beginning.value_bytes;
+        let more = if beginning.value_bytes <= SHORT_BYTES { SHORT_ROOM_BYTES } else { 0 };
+        load.operations == 0 || load.operations < OPERATIONS_MAX && bytes <= UNDER_WAY_BYTES + more
     }
 
     /// Whether connections may begin operations behind the one that they wait for.
@@ -132,11 +137,10 @@ impl LateOperations {
         let waiting = self.connections.entry(ticket.connection).or_default();
         waiting.operations.insert(key_of(ticket), operation);
         waiting.unanswered += 1;
-        let bytes = value_bytes.max(self.value_bytes);
-        self.under_way.insert(number, UnderWay { ticket, owner, bytes });
+        self.under_way.insert(number, UnderWay { ticket, owner, bytes: value_bytes });
         let load = self.loads.entry(owner).or_default();
         load.operations += 1;
-        load.bytes += bytes;
+        load.bytes += value_bytes;
     }
 
     /// An operation has ended. Its connection is appended to `answered` if it waits for nothing
@@ -323,7 +327,10 @@ mod tests {
         sound.for_each(|number| late.end(number, value(1 << 20), &mut answered));
         assert!(answered.is_empty(), "it waits for the silent one");
         assert!(!late.has_room_ahead(), "it holds much");
-        assert_eq!(fill(&mut late, owner(1), 0).count(), 8, "values are long");
+        let expected = late.value_bytes();
+        assert_eq!(fill(&mut late, owner(1), expected).count(), 8, "values are long");
+        // Short ones are stored meanwhile.
+        assert_eq!(fill(&mut late, owner(1), 500).count(), OPERATIONS_MAX - 8);
         assert_eq!(fill(&mut late, owner(2), 16 << 20).count(), 1, "one at a time");
         assert_eq!(fill(&mut late, owner(0), 0).count(), 0);
     }

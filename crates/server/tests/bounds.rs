@@ -208,6 +208,33 @@ fn unfinished_lines_that_fill_the_buffers_are_refused_and_given_back() {
     other.talk(format!("set k 0 0 20000\r\n{value}\r\n"), "STORED\r\n");
 }
 
+#[test]
+fn a_larger_cache_does_not_raise_the_share_of_buffers() {
+    // The buffers' limit is the least there is: 8 MiB.
+    let server = Running::start(Settings { memory_bytes: 32 << 20, ..settings(2) });
+    let mut other = server.connect();
+    other.talk("cache_memlimit 1024\r\n", "OK\r\n");
+    assert_eq!(other.stat("limit_maxbytes"), (1024 << 20).to_string());
+    let value = [&b"set k 0 0 1000000\r\n"[..], &[b'v'; 900_000]].concat();
+    let mut clients: Vec<_> = (0..40).map(|_| (server.connect(), 0)).collect();
+    clients.iter().for_each(|(client, _)| client.0.set_nonblocking(true).unwrap());
+    let (deadline, mut most) = (Instant::now() + support::PATIENCE, 0);
+    // The server takes all of it, as values for which there is no memory are refused and skipped.
+    while clients.iter().any(|(_, sent)| *sent < value.len()) {
+        assert!(Instant::now() < deadline, "it stopped reading");
+        for (client, sent) in &mut clients {
+            match client.0.write(&value[*sent..]) {
+                Ok(count) => *sent += count,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                // It was closed, as it held memory.
+                Err(_) => *sent = value.len(),
+            }
+        }
+        most = most.max(other.stat("read_buf_bytes").parse::<usize>().unwrap());
+    }
+    assert!(most < 12 << 20, "{most} bytes of buffers");
+}
+
 /// Sends all of `garbage`, over a new connection whenever the server closes one.
 fn pour(server: &Running, mut garbage: &[u8]) {
     while !garbage.is_empty() {

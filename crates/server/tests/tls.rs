@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use amalgam_server::{ListenAddress, Security, Settings, TlsSettings, Verify};
+use amalgam_index::Configuration;
+use amalgam_index::model::Model;
+use amalgam_server::{ListenAddress, Security, Server, Settings, TlsSettings, Verify};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
@@ -159,6 +161,62 @@ fn certificates_are_reloaded_and_bad_ones_refused() {
         assert!(shown(&other) == certificate(name), "not {name}");
     }
     assert!(shown(&first) == certificate("server.pem"), "an old connection keeps its certificate");
+    std::fs::remove_file(&path).expect("removes");
+}
+
+/// What a server without TLS would answer; this one may send an alert of TLS, and closes.
+fn expect_no_plaintext(server: &Running) {
+    let no_op = [b"\x80\x0a".as_slice(), &[0; 22]].concat();
+    for request in [b"mn\r\n", &b"version\r\n"[..], b"get a\r\n", &no_op] {
+        let mut stream = server.stream(0);
+        stream.write_all(request).expect("sends");
+        // Not every request is as long as the head of a record, whose rest does not come.
+        stream.shutdown(std::net::Shutdown::Write).expect("it is open");
+        let mut answer = Vec::new();
+        match stream.read_to_end(&mut answer) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+        }
+        // The content type of an alert.
+        assert!(matches!(answer.first(), None | Some(0x15)), "{request:?}: {answer:?}");
+    }
+}
+
+#[test]
+fn a_server_without_its_certificate_does_not_start_and_one_that_loses_it_stays_with_tls() {
+    let path = std::env::temp_dir().join(format!("amalgam-tls-lost-{}", std::process::id()));
+    let settings = || {
+        let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()];
+        let tls = Some(TlsSettings { chain: path.clone(), ..tls() });
+        Settings { listen, tls, ..support::settings(1) }
+    };
+    let open = || Server::<Model>::open(settings(), Configuration::default());
+    // Not there, empty, no certificate, and a certificate without its key.
+    assert!(open().is_err(), "it starts without a file");
+    let chain = std::fs::read_to_string(file("server.pem")).expect("text");
+    let (without_key, _) = chain.split_once("-----BEGIN PRIVATE KEY").expect("a key");
+    assert!(without_key.contains("CERTIFICATE"));
+    for content in ["", "nonsense", without_key] {
+        std::fs::write(&path, content).expect("writes");
+        assert!(open().is_err(), "it starts with {content:?}");
+    }
+    std::fs::write(&path, &chain).expect("writes");
+    let server = Running::of(open().expect("starts"));
+    let config = Arc::new(client(BOTH, None));
+    let mut first = connect(&server, 0, &config);
+    first.talk("mn\r\n", "MN\r\n");
+    expect_no_plaintext(&server);
+    for content in [None, Some(""), Some("nonsense"), Some(without_key)] {
+        match content {
+            None => std::fs::remove_file(&path).expect("removes"),
+            Some(content) => std::fs::write(&path, content).expect("writes"),
+        }
+        first.send("refresh_certs\r\n");
+        let answer = first.until("\r\n");
+        assert!(answer.starts_with("Error loading the"), "{content:?}: {answer}");
+        expect_no_plaintext(&server);
+        connect(&server, 0, &config).talk("mn\r\n", "MN\r\n");
+    }
     std::fs::remove_file(&path).expect("removes");
 }
 

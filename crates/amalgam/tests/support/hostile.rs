@@ -36,7 +36,10 @@ const SLOWER: f64 = 3.0;
 const TIME_FLOOR: Duration = Duration::from_millis(1);
 
 /// What a gateway answers for keys whose owner is too busy.
-const UNAVAILABLE: &str = "SERVER_ERROR the key's owner is unavailable; nothing was done\r\n";
+const REFUSALS: [&str; 2] = [
+    "SERVER_ERROR the key's owner is unavailable; nothing was done\r\n",
+    "SERVER_ERROR unknown outcome: the key's owner did not answer in time\r\n",
+];
 
 pub fn effort() -> usize {
     std::env::var("AMALGAM_EFFORT").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
@@ -99,6 +102,25 @@ impl Address {
     /// Connections that each send as much of `bytes` as fits.
     pub fn push_all(&self, count: usize, bytes: &[u8]) -> Vec<Option<Box<dyn Stream>>> {
         (0..count).map(|_| self.push(bytes)).collect()
+    }
+
+    /// Connections that each send all of `bytes`, or as much as the server takes.
+    pub fn pour(&self, count: usize, bytes: &[u8]) -> Vec<Option<Box<dyn Stream>>> {
+        let mut streams = self.push_all(count, b"");
+        let (mut sent, deadline) = (vec![0; count], Instant::now() + PATIENCE);
+        // How often nothing was sent, one after the other.
+        let mut silent = 0;
+        while silent < 20 {
+            assert!(Instant::now() < deadline, "the server neither takes all nor stops");
+            let before: usize = sent.iter().sum();
+            for (stream, sent) in streams.iter_mut().zip(&mut sent) {
+                let stream = stream.as_mut().expect("accepts");
+                *sent += stream.write(&bytes[*sent..]).unwrap_or(0);
+            }
+            silent = if sent.iter().sum::<usize>() == before { silent + 1 } else { 0 };
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        streams
     }
 
     /// A statistic of the server.
@@ -192,7 +214,7 @@ fn witness(address: &Address, may_refuse: bool, stops: &AtomicBool) -> Observed 
             let get = format!("get w{key}\r\nmn\r\n");
             let answer = talk(&mut *stream, get.as_bytes(), "MN\r\n");
             let got = answer.trim_end_matches("MN\r\n");
-            if may_refuse && [stored.as_str(), got].contains(&UNAVAILABLE) {
+            if may_refuse && [stored.as_str(), got].iter().any(|answer| REFUSALS.contains(answer)) {
                 refused += 1;
             } else {
                 assert_eq!(stored, "STORED\r\n");

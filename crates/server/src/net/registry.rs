@@ -43,6 +43,12 @@ const PATIENCE_SECONDS: u32 = 2;
 /// See [`Closable`].
 const SLOW_BYTES_PER_SECOND: u64 = 64 << 10;
 
+/// What any client holds now and then, a request whose answer is awaited for example.
+const SMALL_BYTES: usize = 16 << 10;
+
+/// See [`ConnectionInfo::close_order`].
+type CloseOrder = (bool, Reverse<Option<u32>>, bool, u32, Reverse<usize>);
+
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
@@ -162,13 +168,17 @@ impl ConnectionInfo {
 
     /// The order in which connections are closed when the buffers are full, lowest first: see
     /// [`ConnectionRegistry::close_slowest`].
-    fn close_order(&self, seconds: u32) -> (bool, Reverse<u32>, u32, Reverse<usize>) {
+    fn close_order(&self, seconds: u32) -> CloseOrder {
         let activity = self.activity.load(Ordering::Relaxed);
+        let held = self.held_bytes.load(Ordering::Relaxed);
+        // Shorter than this it may have waited for the server as well.
+        let idle = Some(self.idle_seconds(seconds)).filter(|idle| *idle > PATIENCE_SECONDS);
         (
             activity == ConnectionActivity::ReceivesValue as u8,
-            Reverse(self.idle_seconds(seconds)),
+            Reverse(idle),
+            held <= SMALL_BYTES,
             self.held_since.load(Ordering::Relaxed),
-            Reverse(self.held_bytes.load(Ordering::Relaxed)),
+            Reverse(held),
         )
     }
 
@@ -244,9 +254,10 @@ impl ConnectionRegistry {
 
     /// Closes connections that hold at least `bytes` together, or all that are `closable`.
     /// Connections that do not read their answers go before those that are sending a value; among
-    /// either, the one that has made no progress for the longest goes first, then the one that has
-    /// held memory for the longest. Their own workers notice it, and free the memory. Returns how
-    /// many were chosen. Locks the registry while it looks at every connection.
+    /// either, those that have made no progress for [`PATIENCE_SECONDS`] go first, the longest of
+    /// them before the others, then those that hold more than [`SMALL_BYTES`], then the one that
+    /// has held memory for the longest. Their own workers notice it, and free the memory. Returns
+    /// how many were chosen. Locks the registry while it looks at every connection.
     pub fn close_slowest(&self, bytes: usize, closable: Closable, seconds: u32) -> usize {
         let connections = self.lock();
         let held = |info: &ConnectionInfo| info.held_bytes.load(Ordering::Acquire);
@@ -313,5 +324,21 @@ mod tests {
         sender.note_received(1 << 20, 10);
         assert_eq!(closable(Closable::Slow, 10), [false, true, true]);
         assert_eq!(closable(Closable::All, 10), [true; 3]);
+    }
+
+    #[test]
+    fn clients_that_hold_little_are_closed_after_those_that_hold_much() {
+        let connection = |number, seconds, bytes| {
+            let info = ConnectionInfo::new(number, None, String::new(), seconds);
+            info.note_held(bytes, seconds);
+            info
+        };
+        // The first waits for an answer, and has held its request for longer.
+        let (waits, reads) = (connection(1, 4, 500), connection(2, 5, 1 << 20));
+        let mut line = [&waits, &reads];
+        line.sort_by_key(|info| info.close_order(6));
+        assert_eq!(line.map(|info| info.number), [2, 1]);
+        line.sort_by_key(|info| info.close_order(7));
+        assert_eq!(line.map(|info| info.number), [1, 2], "it has been idle for too long");
     }
 }
