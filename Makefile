@@ -46,7 +46,7 @@ rtl-wave deny sbom release arm64:
 #deny:           ## licences, versions, sources and known vulnerabilities of the libraries
 #sbom:           ## what the binary is built from, as CycloneDX, to target/sbom
 #release:        ## packages, static binaries, image, checksums, to target/release-files
-#arm64:          ## tests of engines, protocols and cluster on 64-bit Arm, emulated (ARGS="-p CRATE")
+#arm64:          ## tests of engines, protocols, server and cluster on 64-bit Arm, emulated (ARGS)
 #doc:            ## documentation, warnings denied
 #tidy:           ## the rules of this project only
 #loom:           ## exhaustive interleavings of small models

@@ -2,7 +2,8 @@
 //!
 //! While each attack runs, other clients are answered and the process stays within its memory
 //! bound (`docs/operations.md`); afterwards everything is given back. `AMALGAM_EFFORT` multiplies
-//! the time and the connections of the attacks; `make hostile` sets it.
+//! the time and the connections of the attacks; `make hostile` sets it. Above 1, the time that
+//! others wait is bounded too.
 
 mod support;
 
@@ -59,7 +60,7 @@ impl Victim for Target {
 
     fn bound_bytes(&self, connections: usize) -> usize {
         let more =
-            self.memory_bytes / 1000 * 6 + THREADS * 16 * MEBIBYTE + connections * (16 << 10);
+            self.memory_bytes / 10_000 * 54 + THREADS * 16 * MEBIBYTE + connections * (16 << 10);
         self.memory_bytes + 64 * MEBIBYTE + more
     }
 }
@@ -167,23 +168,51 @@ fn lines_without_an_end_for_a_gibibyte() {
     }
 }
 
+/// The attacks that need no request of the port's protocol.
+#[test]
+fn what_is_not_said_on_any_port() {
+    let control = Target::over_tcp("silence-control");
+    let control = &control.address;
+    let target = Target::over_tcp("silence");
+    let Address::Tcp(plain) = &target.address else { unreachable!("it listens for TCP") };
+    let [tls, admin] = [&target.tls, &target.admin].map(|one| one.as_ref().expect("an address"));
+    let noise = garbage(60_000);
+    let line = b"get k k k k k k ".repeat(60_000);
+    for (port, address) in [("clients", plain), ("TLS", tls), ("admin", admin)] {
+        let attack = |what: &str, count: usize, attack: &dyn Fn(usize) -> Vec<TcpStream>| {
+            endure(&format!("{port}: {what}"), &target, control, count, |_, count| attack(count));
+        };
+        // The port may refuse connections, and close them.
+        let connect = |bytes: &[u8]| {
+            let mut stream = TcpStream::connect(address).ok()?;
+            stream.set_nonblocking(true).ok()?;
+            let _ = stream.write(bytes);
+            Some(stream)
+        };
+        attack("idle", 300, &|count| (0..count).filter_map(|_| connect(b"")).collect());
+        attack("endless lines", 40, &|count| (0..count).filter_map(|_| connect(&line)).collect());
+        attack("garbage", 100, &|count| (0..count).filter_map(|_| connect(&noise)).collect());
+        attack("half-open", 300, &|count| {
+            let half = |_| {
+                let stream = connect(b"set k 0 0 100\r\nhalf")?;
+                let _ = stream.shutdown(Shutdown::Write);
+                Some(stream)
+            };
+            (0..count).filter_map(half).collect()
+        });
+        attack("churn", 1000, &|count| {
+            (0..count).for_each(|number| drop(connect(&noise[..number % 100])));
+            Vec::new()
+        });
+    }
+}
+
 #[test]
 fn other_ports() {
     let control = Target::over_tcp("others-control");
     let control = &control.address;
     let target = Target::over_tcp("others");
     fill(&target.address);
-    let Address::Tcp(plain) = &target.address else { unreachable!("it listens for TCP") };
-    let half_open = |_: &Target, count| -> Vec<TcpStream> {
-        let half = |_| {
-            let mut stream = TcpStream::connect(plain).expect("accepts");
-            let _ = stream.write_all(b"set k 0 0 100\r\nhalf");
-            let _ = stream.shutdown(Shutdown::Write);
-            stream
-        };
-        (0..count).map(half).collect()
-    };
-    endure("half-open", &target, control, 300, half_open);
     endure("TLS handshakes that trickle", &target, control, 300, |target, count| {
         let address = target.tls.as_ref().expect("an address");
         let mut streams: Vec<_> =
@@ -195,13 +224,6 @@ fn other_ports() {
         streams
     });
     let noise = garbage(60_000);
-    endure("garbage instead of TLS", &target, control, 100, |target, count| {
-        let address = target.tls.as_ref().expect("an address");
-        for _ in 0..count {
-            let mut stream = TcpStream::connect(address).expect("accepts");
-            let _ = stream.write(&noise);
-        }
-    });
     endure("datagrams", &target, control, 1000, |target, count| {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
         socket.connect(target.udp.as_ref().expect("an address")).expect("an address");

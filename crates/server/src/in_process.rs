@@ -234,6 +234,30 @@ mod tests {
         assert!(kept > 0 && kept <= KEPT_BYTES, "{kept} bytes are kept");
     }
 
+    /// Else a datagram of ten bytes costs the other clients the copy of a megabyte.
+    #[test]
+    fn a_value_that_is_too_long_for_a_datagram_is_not_copied() {
+        const LIMIT_BYTES: usize = 4096;
+        let configuration = Configuration { workers: 1, ..Configuration::default() };
+        let server = InProcessServer::<Mercury>::open(configuration).expect("it opens");
+        let mut worker = InProcessWorker::new(server.0.state());
+        let mut run = |input: &[u8], mut slot: RequestSlot| {
+            slot.output_limit_bytes = LIMIT_BYTES;
+            let mut slots = [slot];
+            worker.run(&[input], &mut slots);
+            let [slot] = slots;
+            slot.output.bytes
+        };
+        let store = [b"set k 0 0 900000\r\n".as_slice(), &[b'v'; 900_000], b"\r\n"].concat();
+        let connection = RequestSlot::new(ProtocolState::default(), Output::default());
+        assert_eq!(run(&store, connection), b"STORED\r\n");
+        for request in [b"get k\r\n".as_slice(), b"gets k\r\n", b"mg k v\r\n"] {
+            let datagram = RequestSlot::for_datagram(ProtocolState::default(), Output::default());
+            let bytes = run(request, datagram).len();
+            assert!((LIMIT_BYTES..LIMIT_BYTES + 100).contains(&bytes), "{bytes} bytes");
+        }
+    }
+
     /// The value of a store that was refused is no request, although the refusal fills the output.
     #[test]
     fn a_refused_value_is_never_executed() {

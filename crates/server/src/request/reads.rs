@@ -278,13 +278,17 @@ fn answer_hit(reply: &Reply<'_>, slot: &mut RequestSlot, found: &Found<'_>, now:
     if !reply.hit_head(&mut output.bytes, &found.item, found.hit, now) {
         return;
     }
-    if slot.allows_pins
-        && found.item.value.len() >= PIN_BYTES
+    let value = found.item.value.as_bytes();
+    if !slot.allows_pins {
+        // An answer that passes the limit is not sent, so the rest need not be copied.
+        let left = slot.output_limit_bytes.saturating_sub(output.bytes.len());
+        output.bytes.extend_from_slice(&value[..value.len().min(left)]);
+    } else if value.len() >= PIN_BYTES
         && let Some(value) = found.pin()
     {
         output.push_pinned(value);
     } else {
-        output.bytes.extend_from_slice(found.item.value.as_bytes());
+        output.bytes.extend_from_slice(value);
     }
     reply.hit_tail(&mut output.bytes);
 }
