@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::PATIENCE;
@@ -36,8 +35,9 @@ const SLOWER: f64 = 3.0;
 /// whenever the attacker or an observer has the core.
 const TIME_FLOOR: Duration = Duration::from_millis(1);
 
-/// The number of connections above which those that ask for much receive into small buffers.
-const NARROW_FROM: usize = 200;
+/// The number of readers that stop up to which the time that others wait is bounded. The system's
+/// sockets take four megabytes of each, so that for more the machine copies for seconds.
+const READERS_MAX: usize = 200;
 
 /// What a gateway answers for keys whose owner is too busy.
 const REFUSALS: [&str; 2] = [
@@ -87,11 +87,6 @@ impl Address {
 
     /// A connection whose reads and writes do not wait, which sends as much of `bytes` as fits.
     pub fn push(&self, bytes: &[u8]) -> Option<Box<dyn Stream>> {
-        self.push_one(bytes, false)
-    }
-
-    /// As [`Address::push`]; with `is_narrow`, the system takes few bytes of answers over TCP.
-    fn push_one(&self, bytes: &[u8], is_narrow: bool) -> Option<Box<dyn Stream>> {
         match self {
             Self::Unix(path) => {
                 let mut stream = UnixStream::connect(path).ok()?;
@@ -101,9 +96,6 @@ impl Address {
             }
             Self::Tcp(address) => {
                 let mut stream = TcpStream::connect(address).ok()?;
-                if is_narrow {
-                    set_socket_recv_buffer_size(&stream, 4 << 10).ok()?;
-                }
                 stream.set_nonblocking(true).ok()?;
                 let _ = stream.write(bytes);
                 Some(Box::new(stream))
@@ -113,17 +105,7 @@ impl Address {
 
     /// Connections that each send as much of `bytes` as fits.
     pub fn push_all(&self, count: usize, bytes: &[u8]) -> Vec<Option<Box<dyn Stream>>> {
-        self.push_narrow(count, bytes, false)
-    }
-
-    /// As [`Address::push_all`]; with `is_narrow`, the system takes few bytes of answers over TCP.
-    fn push_narrow(
-        &self,
-        count: usize,
-        bytes: &[u8],
-        is_narrow: bool,
-    ) -> Vec<Option<Box<dyn Stream>>> {
-        (0..count).map(|_| self.push_one(bytes, is_narrow)).collect()
+        (0..count).map(|_| self.push(bytes)).collect()
     }
 
     /// Connections that each send all of `bytes`, or as much as the server takes.
@@ -316,13 +298,24 @@ pub fn endure<V: Victim, T>(
     connections: usize,
     attack: impl Fn(&V, usize) -> T,
 ) {
-    let connections =
-        (connections * effort()).min(victim.connections_max()).min(file_limit() / 2 - 100);
+    let connections = connections * effort();
+    endure_exactly(name, victim, control, (connections, victim.bounds_time()), attack);
+}
+
+/// As [`endure`], with this number of connections whatever the effort is, and as told whether the
+/// time that others wait is bounded.
+fn endure_exactly<V: Victim, T>(
+    name: &str,
+    victim: &V,
+    control: &Address,
+    (connections, is_bounded): (usize, bool),
+    attack: impl Fn(&V, usize) -> T,
+) {
+    let connections = connections.min(victim.connections_max()).min(file_limit() / 2 - 100);
     let process = victim.process();
     let (bytes_before, files_before) = (resident_bytes(process), open_files(process));
     let bound = victim.bound_bytes(connections);
     let (mut ratios, mut refusals) = (Vec::new(), 0);
-    let is_bounded = victim.bounds_time();
     while !is_decided(&mut ratios, is_bounded) {
         let calm_time = (CALM_TIME * effort() as u32).min(CALM_TIME_MAX);
         let before = observe(victim, control, |_| (), calm_time);
@@ -383,13 +376,14 @@ pub fn endure_readers<V: Victim>(
     (connections, key, times): (usize, &str, usize),
 ) {
     let requests = format!("get {key}\r\n").repeat(times).into_bytes();
-    let total = connections * effort();
     let name = format!("readers that stop, {times} requests of a {key} value");
-    endure(&name, victim, control, connections, |victim, count| {
-        // What many sockets hold can be more than the system gives TCP (net.ipv4.tcp_mem), and then
-        // all connections of the machine are slow, whoever serves them.
-        victim.address().push_narrow(count, &requests, total > NARROW_FROM)
-    });
+    let attack = |victim: &V, count| victim.address().push_all(count, &requests);
+    let mut counts = vec![connections, connections * effort()];
+    counts.dedup();
+    for count in counts {
+        let is_bounded = victim.bounds_time() && count <= READERS_MAX;
+        endure_exactly(&name, victim, control, (count, is_bounded), attack);
+    }
 }
 
 /// Waits until the victim has no connection, buffer and descriptor of the attack left, and stores.
