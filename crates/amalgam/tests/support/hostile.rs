@@ -111,7 +111,7 @@ impl Address {
     /// Connections that each send all of `bytes`, or as much as the server takes.
     pub fn pour(&self, count: usize, bytes: &[u8]) -> Vec<Option<Box<dyn Stream>>> {
         let mut streams = self.push_all(count, b"");
-        let (mut sent, deadline) = (vec![0; count], Instant::now() + PATIENCE);
+        let (mut sent, deadline) = (vec![0; count], Instant::now() + PATIENCE * effort() as u32);
         // How often nothing was sent, one after the other.
         let mut silent = 0;
         while silent < 20 {
