@@ -14,7 +14,7 @@
 //! 4. A connection whose request waits for an answer of the store ([`amalgam_index::LateAnswers`]),
 //!    or until the store has room for it, is not served; it goes on when that is there.
 //! 5. Long answers ([`LONG_ANSWER_BYTES`]) take [`TURN_SEND_BYTES`] of an iteration together, apart
-//!    from one piece of that length. Connections whose answers are left stay in `ready`, before
+//!    from one of [`SEND_BYTES`]. Connections whose answers are left stay in `ready`, before
 //!    those that come later: requests of others wait for one iteration, not for all long answers.
 
 use std::io;
@@ -55,9 +55,13 @@ const BATCH_BYTES: usize = 128 << 10;
 /// letter takes twelve times its length.
 const BATCH_OWN_BYTES: usize = 256 << 10;
 
-/// Bytes of long answers that are sent in one iteration, at most: a fraction of a millisecond of
-/// copying to sockets.
+/// Bytes of long answers after which no other one is begun in an iteration: a fraction of a
+/// millisecond of copying to sockets.
 const TURN_SEND_BYTES: usize = 256 << 10;
+
+/// Bytes of one long answer that are sent at once, at most. Values of the usual limit (`-I`) fit:
+/// to send these in pieces takes a quarter more of the processor's time.
+const SEND_BYTES: usize = (1 << 20) + LONG_ANSWER_BYTES;
 
 /// An answer of more bytes than this is long; shorter ones are sent as soon as they are there.
 const LONG_ANSWER_BYTES: usize = 32 << 10;
@@ -539,7 +543,7 @@ impl<'s, S: Store> Worker<'s, S> {
         let Some(connection) = guard.slab.get_mut(id) else { return false };
         let before = connection.unsent_bytes();
         let is_long = before > LONG_ANSWER_BYTES;
-        if is_long && self.send_left_bytes < LONG_ANSWER_BYTES {
+        if is_long && self.send_left_bytes == 0 {
             // That the answer stands still is not the client's doing.
             if !connection.is_stalled {
                 connection.info.note_sent(0, self.seconds);
@@ -547,7 +551,7 @@ impl<'s, S: Store> Worker<'s, S> {
             guard.queue(id);
             return false;
         }
-        let most = if is_long { self.send_left_bytes } else { usize::MAX };
+        let most = if is_long { SEND_BYTES.max(self.send_left_bytes) } else { usize::MAX };
         let result = connection.output.send(&mut connection.transport, most);
         let sent = before - connection.unsent_bytes();
         if is_long {
