@@ -277,9 +277,10 @@ impl<S: Storage> Log<S> {
         }
         if newest.is_some() && end + PREFIX_BYTES <= bytes {
             // Nothing is appended here again, so mark it complete; otherwise the next replay would
-            // take its end for damage. An existing mark may not have been synced.
+            // take its end for damage. An existing mark may not have been synced; it goes on
+            // vouching for what is before it.
             let mut mark = Vec::new();
-            format::encode_complete(sequence, end, false, &mut mark);
+            format::encode_complete(sequence, end, vouched == Some(end), &mut mark);
             self.storage.write(segment, end, &mark)?;
         }
         Ok((end, live_bytes))

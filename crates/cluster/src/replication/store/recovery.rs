@@ -52,7 +52,7 @@ impl ReplicaStore {
         let is_named = ids.first().creator().is_named();
         let mut end = match is_named {
             true => ids.end(),
-            false => ids.end().min(ids.start().saturating_add(ids_max)),
+            false => ids.end().min(ids.start().saturating_add(ids_max.max(1))),
         };
         let (mut held, mut bytes) = (Vec::new(), 0);
         let records = self.replicas.get(&owner).map(|replica| &replica.records);
