@@ -11,6 +11,7 @@ use amalgam_index::{Engine, Worker};
 use amalgam_op::{Compare, Outcome, Store, StoreMode, Verb};
 
 use crate::harness::{Random, Session, configuration, effort, number, open, with_maintenance};
+use crate::recording::{self, End, Operation, Reply, Request};
 
 /// A call of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -245,9 +246,66 @@ fn crowd<I: Engine>(session: &mut Session<'_, I>, turns: std::ops::Range<usize>)
     }
 }
 
+fn request(call: &Call) -> Request {
+    let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+    match call {
+        Call::Get => Request::Get,
+        Call::Gets => Request::Gets,
+        Call::Store(StoreMode::Set, value) => Request::Set { value: text(value) },
+        Call::Store(StoreMode::Add, value) => Request::Add { value: text(value) },
+        Call::Store(StoreMode::Replace, value) => Request::Replace { value: text(value) },
+        Call::Store(StoreMode::Append, value) => Request::Append { value: text(value) },
+        Call::Store(StoreMode::Prepend, value) => Request::Prepend { value: text(value) },
+        Call::Cas(value, cas) => Request::Cas { value: text(value), cas: *cas },
+        Call::Increment(delta) => Request::Incr { delta: *delta, initial: None },
+        Call::Delete => Request::Delete,
+    }
+}
+
+fn reply(answer: &Answer) -> Reply {
+    match answer {
+        Answer::Found(value, id) => {
+            Reply::Hit { found: String::from_utf8_lossy(value).into_owned(), found_cas: *id }
+        }
+        Answer::Number(number) => Reply::Number { number: *number },
+        Answer::Plain(Outcome::Stored(_)) => Reply::Stored,
+        Answer::Plain(Outcome::NotStored) => Reply::NotStored,
+        Answer::Plain(Outcome::Exists) => Reply::Exists,
+        Answer::Plain(Outcome::NotFound) => Reply::NotFound,
+        Answer::Plain(Outcome::Deleted) => Reply::Deleted,
+        Answer::Plain(Outcome::NotANumber) => Reply::NotANumber,
+        Answer::Plain(outcome) => panic!("no call is answered with {outcome:?}"),
+    }
+}
+
+/// The events of one key, in the form for checkers outside this project.
+fn operations(threads: &[Vec<Event>], key: &str) -> Vec<Operation> {
+    let operation = |thread: usize, event: &Event| Operation {
+        returned: Some(event.returned),
+        end: End::Known(reply(&event.answer)),
+        ..Operation::begun(&thread.to_string(), key, request(&event.call), event.called)
+    };
+    let of = |(thread, events): (usize, &Vec<Event>)| -> Vec<Operation> {
+        events.iter().map(|event| operation(thread, event)).collect()
+    };
+    threads.iter().enumerate().flat_map(of).collect()
+}
+
 /// Records histories of a few threads on a few keys, and explains each. Every other time the table
 /// grows meanwhile.
 pub fn linearizable<I: Engine>() {
+    let mut history = recording::History {
+        source: format!("races of threads on {}", I::NAME),
+        nanoseconds_per_unit: 1,
+        violations: Some(Vec::new()),
+        ..recording::History::default()
+    };
+    // Variants of an engine may share its name, but not the name of their type.
+    let name = std::any::type_name::<I>().replace(|sign: char| !sign.is_alphanumeric(), "-");
+    let name = format!("engine-{name}");
+    let write = |history: &recording::History| {
+        history.write(&name).expect("the folder can be written");
+    };
     for round in 0..60 * effort() as u64 {
         let index: I = open(&configuration());
         let now = Session::new(&index).now;
@@ -275,11 +333,15 @@ pub fn linearizable<I: Engine>() {
         for key in 0..KEYS {
             let threads: Vec<_> =
                 recordings.iter().map(|recording| recording[key].clone()).collect();
+            history.operations.extend(operations(&threads, &format!("round {round}, key {key}")));
             if let Err(reason) = explain(&threads) {
+                history.violations = Some(vec![reason.clone()]);
+                write(&history);
                 panic!("{} is not linearizable in round {round}, key {key}: {reason}", I::NAME);
             }
         }
     }
+    write(&history);
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub mod harness;
 pub mod history;
 pub mod memory;
 pub mod random;
+pub mod recording;
 pub mod scan;
 pub mod threads;
 pub mod time;

@@ -186,6 +186,7 @@ impl<const REPLICATED: bool> WorkloadNode<ChunkWorkload<REPLICATED>> {
         let Some(id) = random.pick(&observed.chunks).copied().filter(|_| random.percent(95)) else {
             observed.history.creation_begins(value, began_ms);
             let action = Action::Create(value.to_le_bytes().to_vec());
+            observed.recorder.begins(self.peer, &action, began_ms);
             return self.submit(action, now_ms, out);
         };
         let action = match random.below(10) {
@@ -203,6 +204,7 @@ impl<const REPLICATED: bool> WorkloadNode<ChunkWorkload<REPLICATED>> {
             }
         };
         observed.locks.begins(self.peer, &action, began_ms);
+        observed.recorder.begins(self.peer, &action, began_ms);
         self.submit(action, now_ms, out);
     }
 

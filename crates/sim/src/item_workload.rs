@@ -183,11 +183,12 @@ impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
         &mut self,
         action: Action,
         is_direct: bool,
-        observed: &Observations,
+        observed: &mut Observations,
         random: &mut Random,
         now_ms: u64,
         out: &mut Vec<NodeCommand>,
     ) {
+        observed.recorder.begins(self.peer, &action, observed.true_ms);
         let times = (now_ms, observed.true_ms);
         if is_direct
             && let Action::Item { id, op } = &action
@@ -216,7 +217,7 @@ impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
                     .record("an item read after a pause, before the node's thread ran");
                 let (begun, answer) = ((Action::Item { id, op }, true_ms), Box::new(answer));
                 let result = Ok(Response::Item(answer));
-                self.workload.observe(observed, self.peer, begun, &result, true_ms);
+                self.ends(observed, begun, &result, true_ms);
             }
         }
     }
@@ -468,8 +469,8 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
             DirectEnd::Unknown => return,
             DirectEnd::Refused => return host.submit(action, now_ms, out),
         };
-        let (true_ms, client) = (observed.true_ms, host.peer);
-        host.workload.observe(observed, client, (action, began_ms), &result, true_ms);
+        let true_ms = observed.true_ms;
+        host.ends(observed, (action, began_ms), &result, true_ms);
     }
 
     fn work(

@@ -54,6 +54,7 @@ impl<const REPLICATED: bool> WorkloadNode<ChunkWorkload<REPLICATED>> {
             }
         };
         observed.locks.begins(self.peer, &action, began_ms);
+        observed.recorder.begins(self.peer, &action, began_ms);
         self.submit(action, now_ms, out);
     }
 }

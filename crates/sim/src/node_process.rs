@@ -150,12 +150,24 @@ impl<W: Workload> WorkloadNode<W> {
         self.in_flight.insert(number, (action, self.true_ms));
     }
 
+    /// Takes the result of an operation of the client; `begun` is the action and when it began.
+    pub(crate) fn ends(
+        &mut self,
+        observed: &mut Observations,
+        begun: (Action, u64),
+        result: &Result<Response, ChunkError>,
+        now_ms: u64,
+    ) {
+        observed.recorder.ends(self.peer, &begun.0, begun.1, result, now_ms);
+        self.workload.observe(observed, self.peer, begun, result, now_ms);
+    }
+
     fn observe(&mut self, observed: &mut Observations, effects: &[NodeCommand]) {
         let now_ms = observed.true_ms;
         for effect in effects {
             let NodeCommand::Completed(number, result) = effect else { continue };
             let Some(begun) = self.in_flight.remove(number) else { continue };
-            self.workload.observe(observed, self.peer, begun, result, now_ms);
+            self.ends(observed, begun, result, now_ms);
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::item_history::ItemHistory;
 use crate::lock_history::LockHistory;
 use crate::metadata_oracle::MetadataOracle;
 use crate::mutants::Mutant;
+use crate::recorder::Recorder;
 
 /// State that all simulated nodes share, unlike real ones: what exists, and what was observed.
 #[derive(Debug, Default)]
@@ -26,6 +27,8 @@ pub struct Observations {
     pub located: BTreeMap<ChunkId, Option<NodeId>>,
     /// Chunks that were created.
     pub chunks: Vec<ChunkId>,
+    /// All operations of clients, for checkers outside this project.
+    pub recorder: Recorder,
     /// The history of chunks.
     pub history: History,
     /// The history of the chunks' locks.

@@ -30,7 +30,9 @@ impl Report {
             self.add_to("failed", 1);
             self.add_to(&format!("failed: seed {seed}"), 1);
         }
-        run.violations
+        let violations = run.violations.clone();
+        run.write_history(seed, Mutant::None, scenario);
+        violations
     }
 
     fn add_to(&mut self, name: &str, count: u64) {

@@ -1,5 +1,9 @@
 //! One run of a cluster with backups, and its violations.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use amalgam_conformance::recording;
+
 use crate::chunk_workload::ReplicatedChunkNode;
 use crate::coverage::Coverage;
 use crate::item_workload::ReplicatedItemNode;
@@ -28,6 +32,8 @@ pub struct Run {
     pub crashes: u64,
     /// Faults and races that it went through.
     pub coverage: Coverage,
+    /// What clients asked and were told, and what the checks of that found.
+    pub history: recording::History,
 }
 
 impl Run {
@@ -63,10 +69,28 @@ impl Run {
     /// (100 by default).
     pub fn seed_that_finds(scenario: &Scenario, mutant: Mutant) -> Option<u64> {
         let most = from_environment("AMALGAM_MUTANT_SEEDS", 100);
-        let finds = |seed: &u64| !Self::execute(*seed, mutant, scenario).violations.is_empty();
-        let found = (0..most).find(finds);
+        let runs = (0..most).map(|seed| (seed, Self::execute(seed, mutant, scenario)));
+        let mut finding = runs.filter(|(_, run)| !run.violations.is_empty());
+        let found = finding.next().map(|(seed, run)| {
+            run.write_history(seed, mutant, scenario);
+            seed
+        });
         println!("{mutant:?}: found by seed {found:?}");
         found
+    }
+
+    /// Writes the history, if anybody asked for it.
+    pub(crate) fn write_history(mut self, seed: u64, mutant: Mutant, scenario: &Scenario) {
+        if recording::folder().is_none() {
+            return;
+        }
+        let settings = scenario.to_string().replace('\n', ", ");
+        let mut hasher = DefaultHasher::new();
+        settings.hash(&mut hasher);
+        let name = format!("sim-{mutant:?}-{seed}-{:08x}", hasher.finish() as u32);
+        self.history.source = format!("simulation: seed {seed}, {mutant:?}, {settings}");
+        self.history.nanoseconds_per_unit = 1_000_000;
+        self.history.write(&name).expect("the folder can be written");
     }
 
     /// Runs the item workload; with fewer operations, since there are thousands of partitions.
@@ -81,6 +105,8 @@ impl Run {
         let (violations, acknowledged) =
             (world.observed.items.violations(), world.observed.items.acknowledged());
         let mut run = Self::from(world);
+        run.history.forgets = scenario.cache;
+        run.history.violations.get_or_insert_default().extend(violations.iter().cloned());
         run.violations.extend(violations);
         run.acknowledged += acknowledged;
         run
@@ -94,6 +120,11 @@ impl<W: Workload> From<World<WorkloadNode<W>>> for Run {
         world.observed.coverage.record_times(read_early, early);
         let mut violations = std::mem::take(&mut world.observed.wrong_answers);
         violations.extend(world.observed.history.violations());
+        let history = recording::History {
+            violations: Some(violations.clone()),
+            operations: std::mem::take(&mut world.observed.recorder).into_operations(),
+            ..recording::History::default()
+        };
         violations.extend(world.observed.locks.violations());
         violations.extend(std::mem::take(&mut world.observed.oracle.violations));
         violations.extend(world.unanswered());
@@ -103,6 +134,7 @@ impl<W: Workload> From<World<WorkloadNode<W>>> for Run {
             reads: world.observed.history.reads(),
             crashes: world.crashes,
             coverage: world.observed.coverage,
+            history,
         }
     }
 }
