@@ -7,7 +7,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),-u root)
 
 .PHONY: help run docs test setup fmt clippy unit examples doc tidy loom shuttle miri tsan clients \
 	clients-short namespaces cluster-test differential soak simulation mutants hostile fuzz fuzz-short rtl-test \
-	rtl-lint rtl-full rtl-synth rtl-wave deny sbom release arm64
+	rtl-lint rtl-full rtl-synth rtl-wave deny sbom release arm64 oracle oracle-short
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -34,7 +34,7 @@ setup:           ## install what `make test` needs
 
 fmt clippy unit examples doc tidy loom shuttle miri tsan clients clients-short namespaces \
 cluster-test differential soak simulation mutants hostile fuzz fuzz-short rtl-test rtl-lint rtl-full rtl-synth \
-rtl-wave deny sbom release arm64:
+rtl-wave deny sbom release arm64 oracle oracle-short:
 	@scripts/setup $@
 	@scripts/test $@
 
@@ -60,6 +60,8 @@ rtl-wave deny sbom release arm64:
 #differential:   ## random commands to memcached and to us, long form
 #soak:           ## the conformance suite with far more cases
 #simulation:     ## seeds of a whole cluster with crashes (SEED=0 SEEDS=50000); goes on where it was
+#oracle:         ## 2,000 seeds whose histories another checker judges (SEED=0 SEEDS=2000)
+#oracle-short:   ## histories of engines, processes and seeds, as in `make test`
 #mutants:        ## planted defects, each of which the simulation must find
 #hostile:        ## clients that attack every port, ten times the short form (AMALGAM_EFFORT)
 #fuzz:           ## each fuzz target for an hour of CPU, in the background (SECONDS_EACH=3600)

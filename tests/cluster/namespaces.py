@@ -10,6 +10,7 @@ gone. A node that is cut off from etcd stops before others may think so.
 It is run in a user and network namespace that ends with it: scripts/cluster-test does that.
 """
 
+import json
 import os
 import random
 import secrets
@@ -124,11 +125,41 @@ def eventually(what, check):
     raise AssertionError(f"{what}: {last}")
 
 
+class History:
+    """What clients asked of counters and were told, for the oracle (docs/histories.md)."""
+
+    def __init__(self):
+        self.operations = []
+
+    def begin(self, client, key, kind, **arguments):
+        operation = {"client": client, "key": key, "kind": kind, **arguments}
+        operation |= {"called": time.monotonic_ns(), "outcome": "unknown"}
+        self.operations.append(operation)
+        return operation
+
+    @staticmethod
+    def end(operation, **answer):
+        operation |= {"returned": time.monotonic_ns(), "outcome": "known", **answer}
+
+    def write(self, name):
+        """Writes it where AMALGAM_HISTORIES says; the trial has found nothing wrong with it."""
+        folder = os.environ.get("AMALGAM_HISTORIES")
+        if not folder:
+            return
+        os.makedirs(folder, exist_ok=True)
+        head = {"form": 1, "source": f"process test {name}", "nanoseconds_per_unit": 1}
+        head |= {"forgets": False, "own": "holds", "violations": []}
+        with open(f"{folder}/{name}.jsonl", "w", encoding="utf-8") as file:
+            for line in [head, *self.operations]:
+                file.write(json.dumps(line) + "\n")
+
+
 class Counting(threading.Thread):
     """Counts up through the nodes that run, until it is told to stop."""
 
-    def __init__(self, nodes, seed):
+    def __init__(self, nodes, seed, history):
         super().__init__(daemon=True)
+        self.name, self.history = f"client {seed}", history
         self.nodes, self.random, self.stops = nodes, random.Random(seed), False
         self.answered, self.unknown = [0] * COUNTERS, [0] * COUNTERS
 
@@ -142,8 +173,10 @@ class Counting(threading.Thread):
                 if node not in clients:
                     clients[node] = Client(node)
                 is_sent = True
+                begun = self.history.begin(self.name, f"counter{counter}", "incr", delta=1)
                 line = clients[node].ask(f"incr counter{counter} 1")
                 if line.isdigit():
+                    self.history.end(begun, result="number", number=int(line))
                     self.answered[counter] += 1
                 else:
                     self.unknown[counter] += 1
@@ -285,9 +318,12 @@ def trial(program, count, seconds, folder):
         values = {f"kept{number}": str(number) for number in range(200)}
         for key, value in values.items():
             assert first.store(key, value) == b"STORED"
+        history = History()
         for counter in range(COUNTERS):
+            begun = history.begin("first", f"counter{counter}", "set", value="0")
             assert first.store(f"counter{counter}", "0") == b"STORED"
-        counting = [Counting(world.nodes[:-1], seed) for seed in range(3)]
+            history.end(begun, result="stored")
+        counting = [Counting(world.nodes[:-1], seed, history) for seed in range(3)]
         for one in counting:
             one.start()
         end = time.time() + seconds
@@ -308,9 +344,12 @@ def trial(program, count, seconds, folder):
         unknown = [sum(one.unknown[counter] for one in counting) for counter in range(COUNTERS)]
         time.sleep(1)
         for counter in range(COUNTERS):
+            begun = history.begin("first", f"counter{counter}", "get")
             value = settled(first, counter)
+            history.end(begun, result="hit", found=str(value))
             least, most = answered[counter], answered[counter] + unknown[counter]
             assert least <= value <= most, f"counter{counter}: {value}, not {least} to {most}"
+        history.write("namespaces-counters")
         assert sum(answered) > 200, f"only {sum(answered)} were answered"
         print(f"    {sum(answered)} counted, {sum(unknown)} unknown")
         world.cut_off()

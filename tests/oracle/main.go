@@ -1,12 +1,13 @@
 // Oracle checks histories for linearizability with porcupine, a checker that is not this
 // project's, and compares the verdict with the project's own, which the history has.
 //
-// usage: oracle [-seconds N] [-planted] FILE|FOLDER ...
+// usage: oracle [-seconds N] [-planted] [-violated N] FILE|FOLDER ...
 //
 // It prints a line for each history. A history that is not linearizable where the project's own
 // checker found nothing, the reverse, and one that takes too long are failures, and the exit code
 // is 1. A picture of a history that is not linearizable is written next to it. With -planted a
-// stale read is planted into each history, which must then not be linearizable.
+// stale read is planted into each history, which must then not be linearizable. With -violated fewer
+// than N histories that are not linearizable, as those of mutants, are a failure too.
 package main
 
 import (
@@ -122,6 +123,7 @@ func (s *sums) plant(path string, h *history, limit time.Duration) {
 func main() {
 	seconds := flag.Float64("seconds", 20, "time for one history")
 	plants := flag.Bool("planted", false, "also plant a stale read into each history")
+	violated := flag.Int("violated", 0, "how many histories must not be linearizable, at least")
 	flag.Parse()
 	var paths []string
 	for _, root := range flag.Args() {
@@ -140,6 +142,10 @@ func main() {
 	var s sums
 	for _, path := range paths {
 		s.check(path, time.Duration(*seconds*float64(time.Second)), *plants)
+	}
+	if s.violated < *violated {
+		s.failed++
+		fmt.Printf("FAILED  not %d histories were found not to be linearizable\n", *violated)
 	}
 	fmt.Printf("%d histories, %d operations, %.0f a second; %d not linearizable, %d stale reads "+
 		"planted and looked for, %d failures\n", s.histories, s.operations,
