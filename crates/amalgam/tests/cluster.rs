@@ -11,9 +11,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use amalgam_node::cluster::chunks::{Action, ChunkError, Response};
-use amalgam_node::cluster::ids::ChunkId;
 use amalgam_node::{ClusterClient, STATE_FILE};
+use support::chunks::Written;
 use support::etcd::EtcdProcess;
 use support::{PATIENCE, Running, backed_up, command, expect, talk, temporary};
 
@@ -369,64 +368,6 @@ fn a_node_whose_certificate_is_not_the_cluster_s_does_not_join() {
     expect(&plain.nodes[0].1, "set key 0 0 2\r\nhi\r\n", "STORED\r\n");
 }
 
-/// Chunks and what was written last, acknowledged or not.
-struct Written(Vec<(ChunkId, u64, u64)>);
-
-impl Written {
-    fn create(client: &mut ClusterClient, count: usize) -> Self {
-        let begin = Instant::now();
-        let mut written = Vec::new();
-        while written.len() < count {
-            assert!(begin.elapsed() < PATIENCE, "only {} were created", written.len());
-            let value = 0_u64.to_le_bytes().to_vec();
-            let creations = vec![Action::Create(value); (count - written.len()).min(64)];
-            for answer in client.call_all(creations) {
-                if let Ok(Response::Created(id)) = answer {
-                    written.push((id, 0, 0));
-                }
-            }
-        }
-        Self(written)
-    }
-
-    /// Writes each chunk once more; how often that was acknowledged.
-    fn write(&mut self, client: &mut ClusterClient) -> u64 {
-        let mut succeeded = 0;
-        for chunks in self.0.chunks_mut(32) {
-            let puts = chunks.iter_mut().map(|(id, _, tried)| {
-                *tried += 1;
-                Action::Put(*id, tried.to_le_bytes().to_vec())
-            });
-            let answers = client.call_all(puts.collect());
-            for ((_, acknowledged, tried), answer) in chunks.iter_mut().zip(answers) {
-                if answer.is_ok() {
-                    *acknowledged = *tried;
-                    succeeded += 1;
-                }
-            }
-        }
-        succeeded
-    }
-
-    /// Reads each chunk: what it holds is the last write that was acknowledged, or a later one.
-    fn check(&self, client: &mut ClusterClient) {
-        let begin = Instant::now();
-        for (id, acknowledged, tried) in &self.0 {
-            let value = loop {
-                match client.call(Action::Get(*id)) {
-                    Ok(Response::Value(value)) => break value,
-                    answer => {
-                        let is_lost = matches!(answer, Err(ChunkError::NoChunk));
-                        assert!(!is_lost && begin.elapsed() < PATIENCE, "{id}: {answer:?}");
-                    }
-                }
-            };
-            let value = u64::from_le_bytes(value.try_into().expect("eight bytes"));
-            assert!((*acknowledged..=*tried).contains(&value), "{id}: {value}, not {acknowledged}");
-        }
-    }
-}
-
 /// Waits until each of some nodes says that all its chunks have their backups.
 fn wait_for_copies(nodes: &[&Running]) {
     let begin = Instant::now();
@@ -458,8 +399,9 @@ fn what_a_killed_node_acknowledged_is_there() {
     };
     // Half of the chunks are the first victim's, half the second's; none of them is the home's.
     let mut home = connect(&nodes[0]);
-    let mut written = Written::create(&mut connect(&nodes[3]), 200);
-    written.0.extend(Written::create(&mut connect(&nodes[2]), 200).0);
+    let mut written = Written::new("cluster-killed");
+    written.create(&mut connect(&nodes[3]), 200);
+    written.create(&mut connect(&nodes[2]), 200);
     for _ in 0..3 {
         written.write(&mut home);
     }
@@ -527,13 +469,13 @@ impl Load {
             while !self.stops.load(Ordering::Acquire) {
                 let succeeded = written.write(&mut client);
                 self.acknowledged.fetch_add(succeeded, Ordering::AcqRel);
-                self.failed.fetch_add(written.0.len() as u64 - succeeded, Ordering::AcqRel);
+                self.failed.fetch_add(written.chunks.len() as u64 - succeeded, Ordering::AcqRel);
                 if succeeded > 0 {
                     longest = longest.max(last.elapsed());
                     last = Instant::now();
                 }
                 // Its home may be the one that is gone: it would find nobody any more.
-                if succeeded < written.0.len() as u64 {
+                if succeeded < written.chunks.len() as u64 {
                     break;
                 }
             }
@@ -571,12 +513,12 @@ fn every_node_is_restarted_while_chunks_are_written() {
     let mut nodes = all_backed_up(&etcd, &folder, &names);
     wait_for_copies(&nodes.iter().collect::<Vec<_>>());
     let address = |node: &Running| node.nodes[0].0.clone();
-    let mut written = Written(Vec::new());
+    let mut written = Written::new("cluster-rolling");
     for node in &nodes {
         let mut client = ClusterClient::connect(&[address(node)], "", 1 << 20).expect("it serves");
-        written.0.extend(Written::create(&mut client, 20).0);
+        written.create(&mut client, 20);
     }
-    let chunks = written.0.len() as u64;
+    let chunks = written.chunks.len() as u64;
     let load = Load {
         homes: Mutex::new(nodes.iter().map(address).collect()),
         acknowledged: AtomicU64::new(0),
@@ -674,9 +616,9 @@ fn a_cluster_that_was_killed_whole_has_all_it_acknowledged() {
     };
     let mut nodes = start(&etcd);
     wait_for_copies(&nodes.iter().collect::<Vec<_>>());
-    let mut written = Written(Vec::new());
+    let mut written = Written::new("cluster-cold");
     for node in &nodes {
-        written.0.extend(Written::create(&mut connect(node), 60).0);
+        written.create(&mut connect(node), 60);
     }
     // Twice: the second incarnations have the logs of the first. Then etcd has lost its data too.
     for is_etcd_lost in [false, true] {

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod chunks;
 pub mod etcd;
 pub mod hostile;
 
