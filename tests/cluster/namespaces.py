@@ -26,6 +26,7 @@ import time
 LEASE_SECONDS = 4
 PATIENCE = 60
 COUNTERS = 40
+REFUSED = b"SERVER_ERROR the key's owner is unavailable; nothing was done"
 ETCD = "http://10.77.0.1:2379"
 
 
@@ -178,6 +179,9 @@ class Counting(threading.Thread):
                 if line.isdigit():
                     self.history.end(begun, result="number", number=int(line))
                     self.answered[counter] += 1
+                elif line == REFUSED:
+                    begun["outcome"] = "refused"
+                    self.unknown[counter] += 1
                 else:
                     self.unknown[counter] += 1
             except OSError:

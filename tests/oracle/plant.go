@@ -39,6 +39,39 @@ func plantStaleRead(h *history) string {
 			}
 		}
 	}
+	return plantStaleCount(h)
+}
+
+// plantStaleCount does the same for a counter that is only set, at first, and incremented.
+func plantStaleCount(h *history) string {
+	isCounter := map[string]bool{}
+	lowest := map[string]*operation{}
+	for _, o := range h.operations {
+		if _, known := isCounter[o.Key]; !known {
+			isCounter[o.Key] = true
+		}
+		if o.Kind != "get" && o.Kind != "incr" && (o.Kind != "set" || o.Value != "0") {
+			isCounter[o.Key] = false
+		}
+		if first := lowest[o.Key]; o.Result == "number" && (first == nil || o.Number < first.Number) {
+			lowest[o.Key] = o
+		}
+	}
+	for _, read := range h.operations {
+		first := lowest[read.Key]
+		if read.Kind != "get" || read.Result != "hit" || !isCounter[read.Key] || first == nil {
+			continue
+		}
+		for _, newer := range h.operations {
+			if newer.Key == read.Key && newer.Result == "number" && newer.Number > first.Number &&
+				first.Returned < newer.Called && newer.Returned < read.Called {
+				was := read.Found
+				read.Found = strconv.FormatUint(first.Number, 10)
+				return fmt.Sprintf("key %q, read at %d: %s instead of %s",
+					read.Key, read.Called, read.Found, was)
+			}
+		}
+	}
 	return ""
 }
 

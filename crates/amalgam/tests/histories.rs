@@ -114,7 +114,7 @@ fn run(recorder: &Recorder, addresses: &[String], client: usize, turn: &AtomicUs
         }
         let place = random.below(KEYS);
         // Items of half of the keys expire.
-        let ttl = (place % 2 == 0).then(|| 1 + random.below(2) as u64);
+        let ttl = place.is_multiple_of(2).then(|| 1 + random.below(2) as u64);
         let (key, value) = (
             format!("key{place}"),
             format!("{}{}", ["", "v"][number % 2], client * 10_000 + number),
