@@ -242,7 +242,8 @@ impl<S: ChunkStore> Node<S> {
             }
             replica_store.flush(&mut answers);
             let (begun, completed) = replica_store.commits();
-            if begun == completed || self.log_progress.0 != completed {
+            let waits_for_room = self.deferred.front().is_some_and(|(on, _)| on.is_none());
+            if begun == completed && !waits_for_room || self.log_progress.0 != completed {
                 self.log_progress = (completed, now_ms);
             }
             match replica_store.metadata_failure() {

@@ -475,6 +475,10 @@ impl ClusterClient {
             dial.requests().for_each(|request| self.client.on_unsent(request));
         }
         self.backoff_until_ms.insert(peer, boot_ms() + REDIAL_MS);
+        // The own node is asked without a connection, whatever becomes of those for lookups.
+        if self.own.as_ref().is_some_and(|own| own.peer == peer) {
+            return;
+        }
         match &self.deadlines {
             Some(deadlines) if self.addresses.contains_key(&peer) => {
                 deadlines.silent.change(|silent| silent.insert(peer));

@@ -41,6 +41,9 @@ use crate::node_state::NodeState;
 use crate::own_requests::{OwnReplies, OwnRequest};
 
 mod about_node;
+mod reply_target;
+
+use reply_target::ReplyTarget;
 
 /// How often the node looks at its clock, in milliseconds.
 const TICK_MS: u64 = 10;
@@ -88,15 +91,6 @@ struct Relay {
     at_ms: u64,
 }
 
-/// Where the reply to a request goes.
-#[derive(Debug)]
-enum Requester {
-    /// A connection, and the number of the request there.
-    Connection(u64, u64),
-    /// A worker of this process.
-    Worker(Arc<OwnReplies>),
-}
-
 /// Delivers packets, views and ticks to a node, and sends what it answers. Owned by one thread.
 #[derive(Debug)]
 pub struct EventLoop<S> {
@@ -123,7 +117,7 @@ pub struct EventLoop<S> {
     relayed: BTreeMap<u64, Relay>,
     next_relay: u64,
     /// Requests that wait for backups, and where their replies go.
-    waiting: BTreeMap<u64, Requester>,
+    waiting: BTreeMap<u64, ReplyTarget>,
     next_waiting: u64,
     /// Replies to workers of this process, until the end of the turn.
     own_replies: Vec<(Arc<OwnReplies>, Reply)>,
@@ -283,6 +277,7 @@ impl<S: ChunkStore> EventLoop<S> {
         }
         if now_ms >= self.next_refresh_ms {
             self.next_refresh_ms = now_ms + REFRESH_MS;
+            self.waiting.retain(|_, to| !to.is_late(now_ms));
             self.identity.refresh();
         }
     }
@@ -389,7 +384,7 @@ impl<S: ChunkStore> EventLoop<S> {
 
     fn close(&mut self, number: u64) {
         self.unauthenticated.remove(number);
-        self.waiting.retain(|_, to| !matches!(to, Requester::Connection(of, _) if *of == number));
+        self.waiting.retain(|_, to| !matches!(to, ReplyTarget::Connection(of, _) if *of == number));
         if let Some(connection) = self.connections.remove(&number) {
             self.client_bytes -= connection.charged_bytes;
             if let Some(peer) = connection.dialed {
@@ -562,7 +557,7 @@ impl<S: ChunkStore> EventLoop<S> {
                     // The client has given up the rest.
                     request.operations.retain(|one| matches!(one.action, Action::Close));
                 }
-                self.on_request(Requester::Connection(connection, number), &request);
+                self.on_request(ReplyTarget::Connection(connection, number), &request);
             }
             Packet::Overlay(Message::LookUp { token, id, hops, .. }) => {
                 self.relay(connection, token, (id, hops));
@@ -617,11 +612,11 @@ impl<S: ChunkStore> EventLoop<S> {
         if until_ms.is_some_and(|until_ms| boot_ms() >= until_ms) {
             return self.own_replies.push((replies, refuse(&request)));
         }
-        self.on_request(Requester::Worker(replies), &request);
+        self.on_request(ReplyTarget::Worker(replies, until_ms), &request);
     }
 
     /// Executes a request; its reply may have to wait for backups.
-    fn on_request(&mut self, from: Requester, request: &Request) {
+    fn on_request(&mut self, from: ReplyTarget, request: &Request) {
         let waiting = self.next_waiting;
         match self.node.execute(waiting, request, &mut boot_ms) {
             Some(reply) => self.reply(from, reply),
@@ -632,12 +627,12 @@ impl<S: ChunkStore> EventLoop<S> {
         }
     }
 
-    fn reply(&mut self, to: Requester, reply: Reply) {
+    fn reply(&mut self, to: ReplyTarget, reply: Reply) {
         match to {
-            Requester::Connection(connection, number) => {
+            ReplyTarget::Connection(connection, number) => {
                 self.push(connection, number, &Packet::Reply(reply));
             }
-            Requester::Worker(replies) => self.own_replies.push((replies, reply)),
+            ReplyTarget::Worker(replies, _) => self.own_replies.push((replies, reply)),
         }
     }
 

@@ -33,9 +33,10 @@ use crate::node_state::NodeState;
 const END_PATIENCE: Duration = Duration::from_secs(5);
 const END_PAUSE: Duration = Duration::from_millis(1);
 
-/// Commands that may be executed before a load that waits: a node that writes all the time still
-/// has to take over, and to clean its log.
-const COMMANDS_A_LOAD: u64 = 8;
+/// After this many commands the loads that wait have their turn, with that many bytes: a node that
+/// writes all the time still has to take over, and to clean its log.
+const COMMANDS_A_TURN: u64 = 8;
+const LOADS_A_TURN_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]
 enum Command {
@@ -62,8 +63,10 @@ struct Queue {
     loads: VecDeque<Load>,
     /// Number of commands that were executed.
     done: u64,
-    /// Number of commands that were executed since the last load.
-    since_load: u64,
+    /// Number of commands that were executed since the last turn of loads, and bytes that are left
+    /// of their present one.
+    since_turn: u64,
+    turn_bytes: u64,
     failed: Option<StorageError>,
     is_ended: bool,
 }
@@ -192,12 +195,15 @@ enum Work {
 
 impl Queue {
     fn next(&mut self) -> Option<Work> {
-        let may_load = self.commands.is_empty() || self.since_load >= COMMANDS_A_LOAD;
+        let may_load = self.commands.is_empty() || self.turn_bytes > 0;
         if may_load && let Some(load) = self.loads.pop_front() {
-            self.since_load = 0;
+            self.turn_bytes = self.turn_bytes.saturating_sub(load.bytes.into());
             return Some(Work::Load(load));
         }
-        self.since_load += 1;
+        self.since_turn += 1;
+        if self.since_turn >= COMMANDS_A_TURN {
+            (self.since_turn, self.turn_bytes) = (0, LOADS_A_TURN_BYTES);
+        }
         self.commands.front().cloned().map(Work::Execute)
     }
 }

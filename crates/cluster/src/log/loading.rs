@@ -43,6 +43,7 @@ pub struct LoadedPart {
     pub(super) segment: u32,
     pub(super) sequence: u64,
     pub(super) from: u32,
+    pub(super) length: u32,
     pub(super) stored: Loading,
     /// What follows that was not written yet.
     pub(super) rest: Vec<u8>,

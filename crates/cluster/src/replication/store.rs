@@ -56,6 +56,8 @@ const CLEAN_FACTOR: u32 = 4;
 /// Parts of a segment that are cleaned one by one, and the least bytes of one.
 const CLEAN_PARTS: u32 = 32;
 const CLEAN_BYTES_MIN: u32 = 256;
+/// The most bytes that are cleaned at once, apart from those of a record that is longer.
+const CLEAN_BYTES_MAX: u32 = 1 << 20;
 
 /// What a node's former incarnations left in its log.
 #[derive(Debug, Default)]
@@ -600,10 +602,9 @@ impl ReplicaStore {
     }
 
     fn begin_part(&mut self, segment: u32, from: u32, bytes: u32) -> Option<Cleaning> {
-        let bytes = match self.log.is_short() {
-            true => u32::MAX,
-            false => bytes.max(self.cleaning_debt_bytes),
-        };
+        // Acknowledgements wait for one such read at most, unless a record is longer.
+        let owed = if self.log.is_short() { u32::MAX } else { self.cleaning_debt_bytes };
+        let bytes = bytes.max(owed.min(CLEAN_BYTES_MAX));
         let part = self.log.load_to_clean(segment, (from, bytes))?;
         Some(Cleaning { segment, from, bytes, part })
     }

@@ -18,8 +18,9 @@ const ATTEMPTS_MAX: u32 = 3;
 #[derive(Debug)]
 pub(super) struct FailoverTask {
     pub(super) grant: FailoverGrant,
-    /// `next`: where what is not loaded begins. `asked`: where what was not asked for begins.
+    /// Where what is not taken over begins.
     pub(super) next: u64,
+    /// Where what was not asked for begins; not before `next`.
     pub(super) asked: u64,
     /// What was asked for and is not taken over yet, in order.
     pub(super) slices: VecDeque<SliceLoad>,
@@ -52,6 +53,9 @@ pub(super) struct SliceLoad {
     pub(super) is_here: Vec<bool>,
     /// The locks that were found.
     pub(super) locks: Vec<(RecordKey, LockGrant)>,
+    /// What cannot be read. Other holders are asked for it once the rest of the slice is here,
+    /// which would take the place of what they send.
+    pub(super) damaged: Vec<RecordKey>,
 }
 
 impl SliceLoad {

@@ -55,9 +55,10 @@ impl OwnNode {
         if self.in_flight > 0 { self.stalled_ms(now_ms) } else { 0 }
     }
 
-    /// Since when the event loop has not begun a turn, in milliseconds.
+    /// How long ago the event loop began its last turn, in milliseconds; it begins none any more
+    /// once it has ended.
     pub(super) fn stalled_ms(&self, now_ms: u64) -> u64 {
-        self.state.since_beat_ms(now_ms)
+        if self.state.has_loop_ended() { u64::MAX } else { self.state.since_beat_ms(now_ms) }
     }
 }
 

@@ -5,8 +5,8 @@ use super::super::format::PREFIX_BYTES;
 use super::super::loading::{LoadedPart, Loading};
 use super::{Log, LogPosition};
 
-/// Records with at most this many bytes between them are read together.
-const GAP_BYTES: u32 = 4 << 10;
+/// Records with at most this many bytes between them are read together; these occupy memory too.
+const GAP_BYTES: u32 = 512;
 /// The most bytes that are read together: writes wait for one such read at most. A longer record is
 /// read alone.
 const PART_BYTES_MAX: u32 = 1 << 20;
@@ -26,6 +26,11 @@ impl<T> Default for RecordLoads<T> {
 }
 
 impl<T> RecordLoads<T> {
+    /// Bytes that it occupies once it is there, as far as the medium delivers them.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| u64::from(part.length)).sum()
+    }
+
     /// Whether all of it is there, so that [`Self::each`] can be called.
     pub fn is_loaded(&self) -> bool {
         // They come in this order.
@@ -92,6 +97,7 @@ impl<S: Storage> Log<S> {
             Some(bytes) if bytes > 0 => self.storage.load(number, from, bytes),
             _ => Loading::done(Ok(Vec::new())),
         };
-        Some(LoadedPart { segment: number, sequence, from, stored, rest })
+        let length = to.saturating_sub(from);
+        Some(LoadedPart { segment: number, sequence, from, length, stored, rest })
     }
 }

@@ -12,7 +12,7 @@ use crate::overlay::Peer;
 /// Approximate limit of an answer in bytes; one value may exceed it.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// Questions that wait for their records at a time; who asked any further asks again.
-const FETCHES_MAX: usize = 64;
+const FETCHES_MAX: usize = 16;
 
 /// A question whose records are being loaded.
 #[derive(Debug)]
@@ -34,6 +34,11 @@ impl ReplicaStore {
         if self.replicas.contains_key(&source) {
             self.seal(source);
             self.complete_owner_change(source, ids);
+        }
+        // A holder asks again until it has the answer, which would otherwise start over.
+        let is_same = |one: &PendingFetch| (one.from, one.source, one.ids) == (from, source, ids);
+        if self.fetches.iter().any(is_same) || self.fetches.len() >= FETCHES_MAX {
+            return;
         }
         let mut wanted = BTreeSet::new();
         for key in keys.iter().filter(|key| ids.contains(key.id)).take(FETCH_KEYS_MAX) {
@@ -58,13 +63,8 @@ impl ReplicaStore {
             last = Some(key.id);
             keys.insert(key);
         }
-        // A holder that asks again has not got the answer.
-        let is_same = |one: &PendingFetch| (one.from, one.source, one.ids) == (from, source, ids);
-        self.fetches.retain(|one| !is_same(one));
-        if self.fetches.len() < FETCHES_MAX {
-            let loads = self.log.load(held);
-            self.fetches.push(PendingFetch { from, source, ids, keys, loads });
-        }
+        let loads = self.log.load(held);
+        self.fetches.push(PendingFetch { from, source, ids, keys, loads });
     }
 
     /// Answers the questions whose records are loaded.
@@ -81,7 +81,7 @@ impl ReplicaStore {
             });
             let replica = replicas.get(&source);
             let (mut found, mut lacking, mut damaged) = (Vec::new(), Vec::new(), Vec::new());
-            let mut about = BTreeSet::new();
+            let (mut about, mut moved) = (BTreeSet::new(), BTreeSet::new());
             for key in &fetch.keys {
                 let held = replica.and_then(|replica| replica.records.get(key));
                 let value = match (held, values.remove(key)) {
@@ -89,13 +89,17 @@ impl ReplicaStore {
                         Some(value) => Some(value),
                         None => {
                             // The cleaner may have moved it meanwhile: it is asked for again.
-                            if held.position == position {
-                                damaged.push(*key);
+                            match held.position == position {
+                                true => damaged.push(*key),
+                                false => drop(moved.insert(key.id)),
                             }
                             continue;
                         }
                     },
-                    (Some(held), None) if !held.is_removed => continue,
+                    (Some(held), None) if !held.is_removed => {
+                        moved.insert(key.id);
+                        continue;
+                    }
                     (None, _) if !(key.is_lock() && about.contains(&key.id)) => {
                         lacking.push(*key);
                         continue;
@@ -106,6 +110,10 @@ impl ReplicaStore {
                 about.insert(key.id);
                 found.push(Mutation::of(*key, value));
             }
+            // A chunk and its lock come together.
+            let is_whole = |id: ChunkId| id.creator().is_named() || !moved.contains(&id);
+            found.retain(|one| one.copy().is_none_or(|(key, _)| is_whole(key.id)));
+            about.retain(|id| is_whole(*id));
             let sessions =
                 replica.map_or_else(Vec::new, |replica| replica.answers(|id| about.contains(&id)));
             let answer =

@@ -32,7 +32,7 @@ pub struct ReplicaSlice {
     pub ids: IdRange,
     /// Number of chunks and items.
     pub records: u64,
-    /// Bytes that they occupy in the log.
+    /// Bytes that are loaded for them.
     pub bytes: u64,
     loads: RecordLoads<RecordKey>,
 }
@@ -70,7 +70,12 @@ impl ReplicaStore {
             }
         }
         let ids = IdRange::from_bits(ids.start(), end);
-        ReplicaSlice { ids, records: held.len() as u64, bytes, loads: self.log.load(held) }
+        self.slice_of(ids, held)
+    }
+
+    fn slice_of(&mut self, ids: IdRange, held: Vec<(LogPosition, RecordKey)>) -> ReplicaSlice {
+        let (records, loads) = (held.len() as u64, self.log.load(held));
+        ReplicaSlice { ids, records, bytes: loads.bytes(), loads }
     }
 
     /// Takes the records of a slice that is loaded, in the order of the log.
@@ -98,9 +103,7 @@ impl ReplicaStore {
         let ids = slice.ids;
         contents.export.sessions = replica.answers(|id| ids.contains(id));
         if !moved.is_empty() {
-            let (records, bytes) = (moved.len() as u64, slice.bytes);
-            let loads = self.log.load(moved);
-            contents.moved = Some(ReplicaSlice { ids, records, bytes, loads });
+            contents.moved = Some(self.slice_of(ids, moved));
         }
         contents
     }

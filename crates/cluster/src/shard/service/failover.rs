@@ -328,7 +328,12 @@ impl<S: ChunkStore> ChunkService<S> {
                 let slice = replica_store.load_slice(source, rest, self.limits.load_ids - ids);
                 loading.asked = slice.ids.end();
                 let chunks = if is_named { 0 } else { slice.ids.len() as usize };
-                let one = SliceLoad { slice, is_here: vec![false; chunks], locks: Vec::new() };
+                let one = SliceLoad {
+                    slice,
+                    is_here: vec![false; chunks],
+                    locks: Vec::new(),
+                    damaged: Vec::new(),
+                };
                 (ids, bytes) = (ids + one.weight(), bytes + one.slice.bytes);
                 loading.slices.push_back(one);
             }
@@ -355,15 +360,15 @@ impl<S: ChunkStore> ChunkService<S> {
         unread: &mut UnreadableChunks,
     ) -> bool {
         let FailoverGrant { ids, source, .. } = loading.grant;
-        let SliceLoad { slice, mut is_here, mut locks } = one;
+        let SliceLoad { slice, mut is_here, mut locks, mut damaged } = one;
         let (slice_ids, is_named) = (slice.ids, ids.first().creator().is_named());
         let (store, reserve) = (&mut self.store, &mut self.reserve);
-        let (mut is_stored, mut spoilt) = (true, Vec::new());
+        let mut is_stored = true;
         let found = replica_store.recover(source, slice, &mut |record, value| {
             if record.is_lock() {
                 match LockGrant::decode_all(&value) {
                     Ok(lock) => locks.push((record, lock)),
-                    Err(_) => spoilt.push(record),
+                    Err(_) => damaged.push(record),
                 }
             } else if !is_named {
                 is_here[(record.id.bits() - slice_ids.start()) as usize] = true;
@@ -372,22 +377,22 @@ impl<S: ChunkStore> ChunkService<S> {
                 is_stored &= reserve.write(store, |store| store.restore_item(&kept)).is_ok();
                 loading.items.push((record.id, kept.key));
             } else {
-                spoilt.push(record);
+                damaged.push(record);
             }
         });
         if !is_stored {
             self.remove_all(IdRange::from_bits(ids.start(), slice_ids.end()));
             return false;
         }
-        spoilt.extend(found.damaged);
-        if !spoilt.is_empty() {
-            loading.missing.add(&spoilt);
-            unread.asked.entry(source).or_default().extend(spoilt.iter().map(|record| record.id));
-            loading.damaged.append(&mut spoilt);
-        }
+        damaged.extend(found.damaged);
         if let Some(slice) = found.moved {
-            loading.slices.push_front(SliceLoad { slice, is_here, locks });
+            loading.slices.push_front(SliceLoad { slice, is_here, locks, damaged });
             return true;
+        }
+        if !damaged.is_empty() {
+            loading.missing.add(&damaged);
+            unread.asked.entry(source).or_default().extend(damaged.iter().map(|record| record.id));
+            loading.damaged.append(&mut damaged);
         }
         // An earlier attempt may have loaded more.
         for at in (0..is_here.len()).filter(|at| !is_here[*at]) {

@@ -499,6 +499,47 @@ fn a_failover_does_not_wait_for_the_medium() {
     assert!((5..10).all(|counter| service.store.has(id(counter))) && !service.has_loaded());
 }
 
+/// What another holder sends must not make way for the rest of a slice that comes later.
+#[test]
+fn other_holders_are_asked_once_a_slice_is_whole() {
+    let (index, disk) = (model(), Arc::new(Mutex::new(MemoryStorage::default())));
+    let lock = || disk.lock().expect("one thread");
+    let settings = LogSettings { segment_bytes: 2_048, segments_max: 8, ..LogSettings::default() };
+    let storage = Box::new(Arc::clone(&disk));
+    let mut replica_store = ReplicaStore::open(storage, 1, settings).expect("it opens");
+    let entry = |version, id, value| {
+        let mutation = Mutation::Put(id, value);
+        vec![ReplicationEntry { version, mutation, sessions: Vec::new() }]
+    };
+    replica_store.on_append(source(), 1, 1, entry(1, id(5), value(5)));
+    replica_store.on_append(source(), 1, 2, entry(2, id(6), value(6)));
+    replica_store.flush(&mut Vec::new());
+    let damaged = value(5);
+    let mut storage = lock();
+    let bytes = storage.segment(0).expect("it was written");
+    let at = bytes.windows(damaged.len()).position(|window| window == damaged);
+    bytes[at.expect("it is there")] ^= 1;
+    storage.reads_late = true;
+    drop(storage);
+    let mut service = failover(&index, &mut replica_store);
+    step(&mut service, &mut replica_store, 1_000);
+    lock().reads_late = false;
+    // The cleaner moves the other chunk before the medium reads.
+    for version in 1..400 {
+        let entries = entry(version, id(100 + version % 2), vec![1; 90]);
+        replica_store.on_append(peer(3), 1, version, entries);
+        replica_store.flush(&mut Vec::new());
+    }
+    lock().reads_late = true;
+    lock().deliver();
+    let (_, unread) = step(&mut service, &mut replica_store, 1_001);
+    assert_eq!((unread, service.store.has(id(6))), (UnreadableChunks::default(), false));
+    lock().deliver();
+    let (_, unread) = step(&mut service, &mut replica_store, 1_002);
+    assert_eq!(unread.asked, BTreeMap::from([(source(), vec![id(5)])]));
+    assert!(service.store.has(id(6)) && !service.store.has(id(5)));
+}
+
 /// The replica of a chunk is damaged at one holder, or at both.
 #[test]
 fn a_new_owner_fetches_what_it_cannot_read() {
