@@ -16,7 +16,8 @@ const EXPOSURE_MAX: &str = "20";
 fn image(line: &str) -> Option<&str> {
     let line = line.trim();
     let rest = line.strip_prefix("FROM ").or_else(|| line.strip_prefix("image: "))?;
-    rest.split_whitespace().next()
+    // A template of the chart names what its values say.
+    rest.split_whitespace().next().filter(|name| *name != "{{")
 }
 
 fn is_pinned(image: &str) -> bool {
@@ -42,6 +43,33 @@ fn other_peoples_images_are_pinned_by_digest() {
     images.retain(|(_, image)| !is_pinned(image));
     let offences: Vec<_> = images.iter().map(|(path, image)| format!("{path}: {image}")).collect();
     assert_none("images are pinned by digest", &offences);
+}
+
+/// The value of a key at the beginning of a line of YAML.
+fn value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
+    let mut lines = text.lines();
+    lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(": ")).map(|at| at.trim_matches('"'))
+}
+
+#[test]
+fn the_chart_installs_this_version_and_checks_all_its_values() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).expect(path);
+    let chart = read("packaging/helm/amalgam/Chart.yaml");
+    for key in ["version", "appVersion"] {
+        assert_eq!(value(&chart, key), Some(env!("CARGO_PKG_VERSION")), "{key}");
+    }
+    let values = read("packaging/helm/amalgam/values.yaml");
+    let schema = read("packaging/helm/amalgam/values.schema.json");
+    let is_key = |line: &&str| line.starts_with(|first: char| first.is_ascii_lowercase());
+    let keys: Vec<&str> =
+        values.lines().filter(is_key).filter_map(|line| line.split(':').next()).collect();
+    assert!(keys.len() > 20, "{keys:?}");
+    let missing: Vec<String> = keys
+        .into_iter()
+        .filter(|key| !schema.contains(&format!("\n    \"{key}\": {{")))
+        .map(str::to_owned)
+        .collect();
+    assert_none("values that the schema has", &missing);
 }
 
 /// Runs systemd-analyze on the unit at `unit`; None where the tool is not installed.
