@@ -205,16 +205,19 @@ impl ServerSession {
         take: impl FnMut(&[u8]),
     ) -> io::Result<(usize, bool)> {
         let received = self.session.receive(socket, limit, take);
+        // Before the flush, which sends the alert: a client that has seen it finds itself counted.
+        if let Err(ReceiveError::Tls { was_handshaking, .. }) = &received {
+            let counter = match was_handshaking {
+                true => &self.counters.handshake_errors,
+                false => &self.counters.protocol_errors,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
         let flushed = self.session.write_to(socket);
         match received {
             Ok(Received { bytes, may_have_more }) => flushed.map(|_| (bytes, may_have_more)),
-            // The flush sent the alert. Its own error does not matter: the connection ends anyway.
-            Err(ReceiveError::Tls { error, was_handshaking }) => {
-                let counter = match was_handshaking {
-                    true => &self.counters.handshake_errors,
-                    false => &self.counters.protocol_errors,
-                };
-                counter.fetch_add(1, Ordering::Relaxed);
+            // Whether the alert was sent does not matter: the connection ends anyway.
+            Err(ReceiveError::Tls { error, .. }) => {
                 Err(io::Error::new(io::ErrorKind::InvalidData, error))
             }
             Err(ReceiveError::Io(error)) => flushed.and(Err(error)),
