@@ -8,7 +8,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use amalgam_node::ClusterClient;
-use support::hostile::{Address, MEBIBYTE, Victim, attack_streams, effort, endure, garbage};
+use support::hostile::{Address, MEBIBYTE, Victim, attack_streams, endure, garbage};
 use support::{PATIENCE, Running, expect};
 
 /// `--memory` and `--chunk-memory` of a node, together.
@@ -46,11 +46,6 @@ impl Victim for Target {
 
     fn connections_max(&self) -> usize {
         self.connections_max
-    }
-
-    fn bounds_time(&self) -> bool {
-        // What a node sends a gateway comes in order: a short value behind long ones.
-        effort() > 1 && !self.reads_large
     }
 
     fn bound_bytes(&self, connections: usize) -> usize {

@@ -3,11 +3,11 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use amalgam_server::Settings;
-use support::{Running, raise_file_limit, settings};
+use support::{Client, Running, raise_file_limit, settings};
 
 #[test]
 fn an_incomplete_command_does_no_harm() {
@@ -43,6 +43,9 @@ fn a_slow_reader_gets_everything_and_occupies_little_memory() {
     // 2,000 answers of 100 kB, to lines of 100 keys and of one key, are far more than sockets
     // buffer.
     let mut slow = server.connect();
+    let written =
+        |client: &mut Client<TcpStream>| client.stat("bytes_written").parse::<usize>().unwrap();
+    let before = written(&mut client);
     let many = format!("get{}\r\n", " big".repeat(100));
     for _ in 0..10 {
         slow.send(&many);
@@ -53,6 +56,8 @@ fn a_slow_reader_gets_everything_and_occupies_little_memory() {
     }
     let kept: usize = client.stat("read_buf_bytes").parse().unwrap();
     assert!(kept < 2 << 20, "{kept} bytes kept for a slow reader");
+    let taken = written(&mut client) - before - 100 * answer.len();
+    assert!(taken < 1 << 20, "the system keeps {taken} bytes for it");
     for _ in 0..10 {
         slow.expect(answer.repeat(100));
         slow.expect("END\r\n");

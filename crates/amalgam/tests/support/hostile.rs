@@ -35,10 +35,6 @@ const SLOWER: f64 = 3.0;
 /// whenever the attacker or an observer has the core.
 const TIME_FLOOR: Duration = Duration::from_millis(1);
 
-/// The number of readers that stop up to which the time that others wait is bounded. The system's
-/// sockets take four megabytes of each, so that for more the machine copies for seconds.
-const READERS_MAX: usize = 200;
-
 /// What a gateway answers for keys whose owner is too busy.
 const REFUSALS: [&str; 2] = [
     "SERVER_ERROR the key's owner is unavailable; nothing was done\r\n",
@@ -172,11 +168,6 @@ pub trait Victim: Sync {
     /// Connections that an attack makes at most.
     fn connections_max(&self) -> usize;
 
-    /// Whether the time that others wait is bounded, in the long form.
-    fn bounds_time(&self) -> bool {
-        effort() > 1
-    }
-
     /// Bytes that the process may have in memory with this many hostile connections.
     fn bound_bytes(&self, connections: usize) -> usize;
 }
@@ -299,20 +290,19 @@ pub fn endure<V: Victim, T>(
     attack: impl Fn(&V, usize) -> T,
 ) {
     let connections = connections * effort();
-    endure_exactly(name, victim, control, (connections, victim.bounds_time()), attack);
+    endure_exactly(name, victim, control, connections, attack);
 }
 
-/// As [`endure`], with this number of connections whatever the effort is, and as told whether the
-/// time that others wait is bounded.
+/// As [`endure`], with this number of connections whatever the effort is.
 fn endure_exactly<V: Victim, T>(
     name: &str,
     victim: &V,
     control: &Address,
-    (connections, is_bounded): (usize, bool),
+    connections: usize,
     attack: impl Fn(&V, usize) -> T,
 ) {
     let connections = connections.min(victim.connections_max()).min(file_limit() / 2 - 100);
-    let process = victim.process();
+    let (process, is_bounded) = (victim.process(), effort() > 1);
     let (bytes_before, files_before) = (resident_bytes(process), open_files(process));
     let bound = victim.bound_bytes(connections);
     let (mut ratios, mut refusals) = (Vec::new(), 0);
@@ -381,8 +371,7 @@ pub fn endure_readers<V: Victim>(
     let mut counts = vec![connections, connections * effort()];
     counts.dedup();
     for count in counts {
-        let is_bounded = victim.bounds_time() && count <= READERS_MAX;
-        endure_exactly(&name, victim, control, (count, is_bounded), attack);
+        endure_exactly(&name, victim, control, count, attack);
     }
 }
 

@@ -32,17 +32,25 @@ pub fn shut_down(number: i32) {
 ///
 /// The system's, such as a lack of `CAP_NET_ADMIN`.
 pub fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_MARK, mark)
+}
+
+/// Bounds the bytes that the system takes of a TCP connection before it can send them. Those that a
+/// listening socket accepts inherit it.
+///
+/// # Errors
+///
+/// The system's.
+pub fn set_unsent_limit(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes)
+}
+
+fn set_option(socket: BorrowedFd<'_>, level: i32, option: i32, value: u32) -> io::Result<()> {
     let length = size_of::<u32>() as libc::socklen_t;
+    let number = socket.as_raw_fd();
     // SAFETY: the value is a u32 that lives over the call, and `length` is its length.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_MARK,
-            (&raw const mark).cast(),
-            length,
-        )
-    };
+    let result =
+        unsafe { libc::setsockopt(number, level, option, (&raw const value).cast(), length) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
