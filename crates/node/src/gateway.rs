@@ -36,7 +36,7 @@ use crate::client::ClusterClient;
 use crate::client_connection::ClientError;
 use crate::clock::{boot_ms, unix_ms};
 use crate::handshake::Credentials;
-use crate::late::{Beginning, Done, LateOperations};
+use crate::late::{Beginning, Content, Done, LateOperations};
 use crate::membership::{Joined, Membership, Snapshot};
 use crate::node_engines::NodeEngines;
 use crate::node_state::NodeState;
@@ -555,16 +555,16 @@ impl LateAnswers for GatewayWorker<'_> {
             return Begun::Now;
         };
         let owner = client.owner(ChunkId::named(op.key.hash()));
-        let value_bytes = match op.verb {
-            Verb::Store(store) => store.value.len(),
-            Verb::Get(_) => self.late.value_bytes(),
-            _ => 0,
+        let content = match op.verb {
+            Verb::Store(store) => Content::Sent(store.value.len()),
+            Verb::Get(_) => Content::Read(op.key.hash()),
+            _ => Content::Sent(0),
         };
         let is_repeatable = match op.verb {
             Verb::Get(get) => !ItemVerb::Get(get).changes(),
             _ => false,
         };
-        let beginning = Beginning { ticket, is_repeatable, owner, value_bytes };
+        let beginning = Beginning { ticket, is_repeatable, owner, content };
         if !self.late.has_room(&beginning) || !must && !self.late.has_room_ahead() {
             return Begun::NoRoom;
         }
@@ -610,7 +610,8 @@ impl LateAnswers for GatewayWorker<'_> {
         let number = FIRST_FLUSH + self.flush_count;
         self.flush_count += 1;
         let (owner, is_repeatable) = (Some(self.gateway.joined.peer), false);
-        self.late.begin(&Beginning { ticket, is_repeatable, owner, value_bytes: 0 }, number);
+        let content = Content::Sent(0);
+        self.late.begin(&Beginning { ticket, is_repeatable, owner, content }, number);
         self.flushes.push((number, receiver));
         None
     }

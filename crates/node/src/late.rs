@@ -8,6 +8,8 @@
 //!    gives it up: a node that stands still takes no room from others.
 //! 4. While answers that were not taken hold [`HELD_BYTES`], a connection begins one operation at a
 //!    time. A slow connection keeps no answer that can be asked for again.
+//! 5. A read of a key whose value was short when it last came does not wait until long values have
+//!    come, whoever asks for those.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,12 +19,18 @@ use amalgam_index::Ticket;
 
 /// Operations of a worker that one node has under way, at most.
 const OPERATIONS_MAX: usize = 256;
-/// Bytes of the values of these, sent or expected, at most; a single one may have more.
-const UNDER_WAY_BYTES: usize = 8 << 20;
-/// Bytes of a value that is short: storing it need not wait until long ones have come.
+/// Bytes of the values of these, sent or expected, at most; a single one may have more. An answer
+/// comes behind those that were asked for before it: this many bytes take about a millisecond.
+const UNDER_WAY_BYTES: usize = 2 << 20;
+/// Bytes of a value that is short: it need not wait until long ones have come.
 const SHORT_BYTES: usize = 16 << 10;
-/// Bytes that short values which are stored may have under way beyond [`UNDER_WAY_BYTES`].
+/// Bytes that short values may have under way beyond [`UNDER_WAY_BYTES`].
 const SHORT_ROOM_BYTES: usize = 1 << 20;
+/// Reads of keys that did not come lately that one node has under way as if their values were
+/// short, at most; further ones count as the longest values that came lately.
+const UNKNOWN_MAX: usize = 4;
+/// Keys of which a worker knows the length of the value.
+const KNOWN_KEYS: usize = 1 << 15;
 /// Bytes of the values in answers from which on a worker begins no operation ahead.
 const HELD_BYTES: usize = 32 << 20;
 
@@ -53,6 +61,44 @@ struct Waiting {
 struct Load {
     operations: usize,
     bytes: usize,
+    /// Reads of keys that are not in [`Lengths`].
+    unknown: usize,
+}
+
+/// The lengths of the values that came last, by the keys' hashes. One that is wrong costs others
+/// some time, or this read.
+#[derive(Debug)]
+struct Lengths {
+    /// A part of the hash, and the bits of the length; no bits if the place is free.
+    places: Vec<(u16, u8)>,
+}
+
+impl Default for Lengths {
+    fn default() -> Self {
+        Self { places: vec![(0, 0); KNOWN_KEYS] }
+    }
+}
+
+impl Lengths {
+    /// The place of a key, and the part of its hash that tells it from most others there.
+    fn place_of(hash: u64) -> (usize, u16) {
+        // The upper bits choose the owner.
+        (hash as usize % KNOWN_KEYS, (hash >> 32) as u16)
+    }
+
+    /// At least the length of a key's value when it last came, in bytes, and at most twice that;
+    /// None if it is not known.
+    fn get(&self, hash: u64) -> Option<usize> {
+        let (place, part) = Self::place_of(hash);
+        let (of, bits) = self.places[place];
+        (of == part && bits > 0).then(|| 1 << bits)
+    }
+
+    fn set(&mut self, hash: u64, length: usize) {
+        let (place, part) = Self::place_of(hash);
+        let bits = (usize::BITS - length.leading_zeros()).max(1);
+        self.places[place] = (part, bits as u8);
+    }
 }
 
 /// An operation under way.
@@ -63,6 +109,19 @@ struct UnderWay {
     owner: Option<Peer>,
     /// Bytes that it counts for.
     bytes: usize,
+    /// The key's hash, if it reads.
+    read_hash: Option<u64>,
+    /// Whether it counts as a read of an unknown key.
+    is_unknown: bool,
+}
+
+/// The value that an operation sends or asks for.
+#[derive(Clone, Copy, Debug)]
+pub enum Content {
+    /// One of this length in bytes is sent.
+    Sent(usize),
+    /// That of the key with this hash is asked for.
+    Read(u64),
 }
 
 /// An operation to begin.
@@ -74,8 +133,8 @@ pub struct Beginning {
     pub is_repeatable: bool,
     /// The node that executes it; None if the client has to find it.
     pub owner: Option<Peer>,
-    /// The length of the value that it stores, or about that of the one it asks for, in bytes.
-    pub value_bytes: usize,
+    /// The value that comes with it or with its answer.
+    pub content: Content,
 }
 
 /// The operations of all connections of a worker.
@@ -89,15 +148,31 @@ pub struct LateOperations {
     held_bytes: usize,
     /// About the length of the longest values that came lately, in bytes.
     value_bytes: usize,
+    lengths: Lengths,
 }
 
 impl LateOperations {
     /// Whether one more operation may be begun.
     pub fn has_room(&self, beginning: &Beginning) -> bool {
         let load = self.loads.get(&beginning.owner).copied().unwrap_or_default();
-        let bytes = load.bytes + beginning.value_bytes;
-        let more = if beginning.value_bytes <= SHORT_BYTES { SHORT_ROOM_BYTES } else { 0 };
-        load.operations == 0 || load.operations < OPERATIONS_MAX && bytes <= UNDER_WAY_BYTES + more
+        let (bytes, _) = self.weight(beginning);
+        let more = if bytes <= SHORT_BYTES { SHORT_ROOM_BYTES } else { 0 };
+        load.operations == 0
+            || load.operations < OPERATIONS_MAX && load.bytes + bytes <= UNDER_WAY_BYTES + more
+    }
+
+    /// Bytes that an operation counts for, and whether it reads an unknown key.
+    fn weight(&self, beginning: &Beginning) -> (usize, bool) {
+        let hash = match beginning.content {
+            Content::Sent(bytes) => return (bytes, false),
+            Content::Read(hash) => hash,
+        };
+        if let Some(bytes) = self.lengths.get(hash) {
+            return (bytes, false);
+        }
+        let unknown = self.loads.get(&beginning.owner).map_or(0, |load| load.unknown);
+        let is_probe = unknown < UNKNOWN_MAX;
+        (if is_probe { self.value_bytes.min(SHORT_BYTES) } else { self.value_bytes }, true)
     }
 
     /// Whether connections may begin operations behind the one that they wait for.
@@ -132,31 +207,42 @@ impl LateOperations {
 
     /// An operation was begun that the client knows by `number`.
     pub fn begin(&mut self, beginning: &Beginning, number: u64) {
-        let Beginning { ticket, is_repeatable, owner, value_bytes } = *beginning;
+        let (bytes, is_unknown) = self.weight(beginning);
+        let Beginning { ticket, is_repeatable, owner, content } = *beginning;
+        let read_hash = match content {
+            Content::Sent(_) => None,
+            Content::Read(hash) => Some(hash),
+        };
         let operation = Operation { number, done: None, is_repeatable };
         let waiting = self.connections.entry(ticket.connection).or_default();
         waiting.operations.insert(key_of(ticket), operation);
         waiting.unanswered += 1;
-        self.under_way.insert(number, UnderWay { ticket, owner, bytes: value_bytes });
+        self.under_way.insert(number, UnderWay { ticket, owner, bytes, read_hash, is_unknown });
         let load = self.loads.entry(owner).or_default();
         load.operations += 1;
-        load.bytes += value_bytes;
+        load.bytes += bytes;
+        load.unknown += usize::from(is_unknown);
     }
 
     /// An operation has ended. Its connection is appended to `answered` if it waits for nothing
     /// more.
     pub fn end(&mut self, number: u64, done: Done, answered: &mut Vec<u64>) {
-        let Some(UnderWay { ticket, owner, bytes }) = self.under_way.remove(&number) else {
-            return;
-        };
+        let Some(ended) = self.under_way.remove(&number) else { return };
+        let UnderWay { ticket, owner, .. } = ended;
         if let Some(load) = self.loads.get_mut(&owner) {
             load.operations -= 1;
-            load.bytes -= bytes;
+            load.bytes -= ended.bytes;
+            load.unknown -= usize::from(ended.is_unknown);
             if load.operations == 0 {
                 self.loads.remove(&owner);
             }
         }
         let length = value_bytes(&done);
+        if let Some(hash) = ended.read_hash
+            && done.is_ok()
+        {
+            self.lengths.set(hash, length);
+        }
         self.value_bytes = length.max(self.value_bytes - self.value_bytes / 8);
         let Some(waiting) = self.connections.get_mut(&ticket.connection) else { return };
         let operation = waiting.operations.get_mut(&key_of(ticket));
@@ -249,7 +335,10 @@ mod tests {
     }
 
     fn begin(late: &mut LateOperations, ticket: Ticket, number: u64, owner: Option<Peer>) {
-        late.begin(&Beginning { ticket, is_repeatable: true, owner, value_bytes: 0 }, number);
+        late.begin(
+            &Beginning { ticket, is_repeatable: true, owner, content: Content::Sent(0) },
+            number,
+        );
     }
 
     #[test]
@@ -292,7 +381,7 @@ mod tests {
         let (mut late, mut answered) = (LateOperations::default(), Vec::new());
         for (position, is_repeatable) in [(10, true), (20, false), (30, true), (40, false)] {
             let (ticket, owner) = (ticket(1, position, 0), owner(0));
-            let beginning = Beginning { ticket, is_repeatable, owner, value_bytes: 0 };
+            let beginning = Beginning { ticket, is_repeatable, owner, content: Content::Sent(0) };
             late.begin(&beginning, position);
             late.end(position, value(1), &mut answered);
         }
@@ -304,34 +393,63 @@ mod tests {
         assert_eq!(late.held_bytes, 0);
     }
 
+    /// Begins operations of one connection as far as there is room, and returns their numbers.
+    fn fill(
+        late: &mut LateOperations,
+        number: &mut u64,
+        owner: Option<Peer>,
+        content: impl Fn(u64) -> Content,
+    ) -> std::ops::Range<u64> {
+        let first = *number;
+        loop {
+            let (ticket, content) = (ticket(1, *number, 0), content(*number));
+            let beginning = Beginning { ticket, is_repeatable: true, owner, content };
+            if !late.has_room(&beginning) {
+                return first..*number;
+            }
+            late.begin(&beginning, *number);
+            *number += 1;
+        }
+    }
+
     #[test]
     fn a_silent_node_takes_no_room_of_others_and_large_values_take_more() {
-        let (mut late, mut answered) = (LateOperations::default(), Vec::new());
-        let mut number = 0;
-        let mut fill = |late: &mut LateOperations, owner: Option<Peer>, value_bytes: usize| {
-            let first = number;
-            loop {
-                // All are of one connection, which therefore waits.
-                let ticket = ticket(1, number, 0);
-                let beginning = Beginning { ticket, is_repeatable: true, owner, value_bytes };
-                if !late.has_room(&beginning) {
-                    return first..number;
-                }
-                late.begin(&beginning, number);
-                number += 1;
-            }
-        };
-        assert_eq!(fill(&mut late, owner(0), 0).count(), OPERATIONS_MAX);
-        let sound = fill(&mut late, owner(1), 0);
+        let (mut late, mut answered, mut number) = (LateOperations::default(), Vec::new(), 0);
+        let sent = |bytes: usize| move |_| Content::Sent(bytes);
+        assert_eq!(fill(&mut late, &mut number, owner(0), sent(0)).count(), OPERATIONS_MAX);
+        let sound = fill(&mut late, &mut number, owner(1), sent(0));
         assert_eq!(sound.clone().count(), OPERATIONS_MAX);
         sound.for_each(|number| late.end(number, value(1 << 20), &mut answered));
         assert!(answered.is_empty(), "it waits for the silent one");
         assert!(!late.has_room_ahead(), "it holds much");
-        let expected = late.value_bytes();
-        assert_eq!(fill(&mut late, owner(1), expected).count(), 8, "values are long");
+        assert_eq!(fill(&mut late, &mut number, owner(1), sent(1 << 20)).count(), 2);
         // Short ones are stored meanwhile.
-        assert_eq!(fill(&mut late, owner(1), 500).count(), OPERATIONS_MAX - 8);
-        assert_eq!(fill(&mut late, owner(2), 16 << 20).count(), 1, "one at a time");
-        assert_eq!(fill(&mut late, owner(0), 0).count(), 0);
+        assert_eq!(fill(&mut late, &mut number, owner(1), sent(500)).count(), OPERATIONS_MAX - 2);
+        assert_eq!(fill(&mut late, &mut number, owner(2), sent(16 << 20)).count(), 1);
+        assert_eq!(fill(&mut late, &mut number, owner(0), sent(0)).count(), 0);
+    }
+
+    #[test]
+    fn reads_of_short_values_do_not_wait_for_long_ones() {
+        let (mut late, mut answered, mut number) = (LateOperations::default(), Vec::new(), 0);
+        let (long, short, unknown) = (1 << 40, 1 << 40 | 1, 1 << 42);
+        // Before anything came all are taken for short.
+        let first = fill(&mut late, &mut number, owner(0), |_| Content::Read(long));
+        assert_eq!(first.clone().count(), OPERATIONS_MAX);
+        first.for_each(|number| late.end(number, value((1 << 20) - 1), &mut answered));
+        let begun = fill(&mut late, &mut number, owner(0), |_| Content::Read(short));
+        begun.for_each(|number| late.end(number, value(500), &mut answered));
+        late.value_bytes = 1 << 20;
+        let long = fill(&mut late, &mut number, owner(0), |_| Content::Read(long));
+        assert_eq!(long.clone().count(), 2);
+        // Some whose values may be long are asked for all the same, the others wait.
+        let new = fill(&mut late, &mut number, owner(0), |number| Content::Read(unknown + number));
+        assert_eq!(new.clone().count(), UNKNOWN_MAX);
+        let begun = fill(&mut late, &mut number, owner(0), |_| Content::Read(short));
+        assert_eq!(begun.clone().count(), OPERATIONS_MAX - 2 - UNKNOWN_MAX);
+        for number in long.chain(new).chain(begun) {
+            late.end(number, value(1), &mut answered);
+        }
+        assert!(late.loads.is_empty() && late.is_idle());
     }
 }
