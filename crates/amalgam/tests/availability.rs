@@ -392,11 +392,27 @@ fn nodes_join_again_when_etcd_is_back() {
         let sent = Command::new("kill").args([name, &etcd.child.id().to_string()]).status();
         assert!(sent.expect("runs").success());
     };
+    assert!(nodes[0].page("/readyz").starts_with("HTTP/1.1 200"));
+    let metrics = nodes[0].page("/metrics");
+    for family in [
+        "members 3",
+        "partitions ",
+        "failovers{stage=\"loading\"} 0",
+        "lease_left_seconds ",
+        "unacknowledged_entries{backup=",
+        "forwarded_total{result=\"answered\"} ",
+    ] {
+        assert!(metrics.contains(&format!("\namalgam_cluster_{family}")), "{family}: {metrics}");
+    }
     signal("-STOP");
     std::thread::sleep(Duration::from_secs(5));
     for key in &keys {
         let answer = talk(&clients[1], &format!("get {key}\r\n"), "SERVER_ERROR");
         assert_eq!(answer, "SERVER_ERROR", "the lease is over, but {key} exists");
+    }
+    for (path, status) in [("/readyz", "HTTP/1.1 503"), ("/healthz", "HTTP/1.1 200")] {
+        let answer = nodes[0].page(path);
+        assert!(answer.starts_with(status), "{path}: {answer}");
     }
     signal("-CONT");
     let begin = Instant::now();

@@ -48,6 +48,16 @@ pub trait Store: Send + Sync + Sized + 'static {
         0
     }
 
+    /// Why it can answer nothing at the moment, for the operator; None if it can.
+    fn unready(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Shows numbers that only this store has. Those of one name follow one another.
+    fn show_metrics(&self, show: &mut dyn FnMut(&Metric<'_>)) {
+        let _ = show;
+    }
+
     /// Drops all items, now if `delay_seconds` is 0, else at a time given as clients give expiries.
     /// An engine leaves this to the generation in [`Now`]; a store that stands for other machines
     /// asks those.
@@ -55,6 +65,19 @@ pub trait Store: Send + Sync + Sized + 'static {
         let _ = delay_seconds;
         Flush::ByClock
     }
+}
+
+/// A number that a store shows to its operator.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Metric<'m> {
+    /// The name, as Prometheus' conventions have it: `_total` at the end of what only grows.
+    pub name: &'m str,
+    /// What it is.
+    pub help: &'m str,
+    /// What tells it from others of its name: a label and its value.
+    pub label: Option<(&'m str, &'m str)>,
+    /// The number.
+    pub value: f64,
 }
 
 /// A [`Store`] that keeps its items in this process's memory: a concurrent map from keys to items.

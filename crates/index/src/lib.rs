@@ -97,7 +97,7 @@ pub use pipeline::Pipeline;
 pub use answer::show_outcome;
 pub use configuration::{Configuration, Eviction, OpenError, PathSearch, Tuning};
 pub use engine::Engine;
-pub use engine::{Cursor, Flush, Found, NullSink, Sink, Store, Worker};
+pub use engine::{Cursor, Flush, Found, Metric, NullSink, Sink, Store, Worker};
 #[cfg(not(loom))]
 pub use engines::{DEFAULT_ENGINE, ENGINES, EngineInfo, EngineVisitor, with_engine};
 pub use late::{Begun, LateAnswers, Patience, Ticket};

@@ -54,7 +54,7 @@ const SLOW_MS: u64 = 500;
 const REDIAL_MS: u64 = 100;
 /// The same pause after either side refused the other, in milliseconds.
 const REFUSED_MS: u64 = 1_000;
-/// Interval between two checks for changed certificates, in milliseconds.
+/// Interval of checks for changed certificates, and of reports, in milliseconds.
 const REFRESH_MS: u64 = 1_000;
 /// Connections that are accepted in a turn, so that those who connect do not keep the node from
 /// its work.
@@ -279,6 +279,8 @@ impl<S: ChunkStore> EventLoop<S> {
             self.next_refresh_ms = now_ms + REFRESH_MS;
             self.waiting.retain(|_, to| !to.is_late(now_ms));
             self.identity.refresh();
+            let report = self.report();
+            self.state.set_report(report);
         }
     }
 

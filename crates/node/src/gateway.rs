@@ -25,10 +25,11 @@ use amalgam_cluster::chunks::{
     Action, ChunkError, ItemAnswer, ItemOp, ItemRecord, ItemVerb, Response, from_relative,
     with_times,
 };
-use amalgam_cluster::client::Completion;
+use amalgam_cluster::client::{ClientStatistics, Completion};
 use amalgam_cluster::ids::ChunkId;
 use amalgam_index::{
-    Begun, Cursor, Flush, Found, LateAnswers, Patience, Sink, Statistics, Store, Ticket, Worker,
+    Begun, Cursor, Flush, Found, LateAnswers, Metric, Patience, Sink, Statistics, Store, Ticket,
+    Worker,
 };
 use amalgam_op::{Expiry, Get, HashSeed, Hit, ItemView, Key, Now, Op, Outcome, Value, Verb};
 
@@ -41,6 +42,7 @@ use crate::membership::{Joined, Membership, Snapshot};
 use crate::node_engines::NodeEngines;
 use crate::node_state::NodeState;
 use crate::owned_items::{OwnedItems, ReadEnd};
+use crate::report::{LateCounts, show_lease, show_memory};
 use crate::silence::{Deadlines, SilentNodes};
 
 /// Memory of a worker for the owners of keys, in bytes.
@@ -70,6 +72,7 @@ pub struct Gateway {
     credentials: Credentials,
     silent: Arc<SilentNodes>,
     answers_misses: bool,
+    counts: LateCounts,
 }
 
 impl Gateway {
@@ -86,7 +89,8 @@ impl Gateway {
         let flusher =
             Flusher { state: Arc::clone(&state), membership, credentials: credentials.clone() };
         let flusher = Arc::new(flusher);
-        Self { engines, state, flusher, joined, credentials, silent, answers_misses }
+        let counts = LateCounts::default();
+        Self { engines, state, flusher, joined, credentials, silent, answers_misses, counts }
     }
 
     /// Answers reads that cannot be answered with misses, as a cache may.
@@ -190,6 +194,7 @@ impl Store for Gateway {
             late: LateOperations::default(),
             ended: Vec::new(),
             has_begun: false,
+            counted: ClientStatistics::default(),
             flushes: Vec::new(),
             flush_count: 0,
         }
@@ -205,6 +210,20 @@ impl Store for Gateway {
 
     fn set_memory_limit(&self, bytes: usize) {
         self.engines.set_memory_limit(bytes);
+    }
+
+    fn unready(&self) -> Option<&'static str> {
+        let has_ended = boot_ms() >= self.state.deadline_ms();
+        has_ended.then_some("the node has no lease: etcd does not answer it, or it is no member")
+    }
+
+    fn show_metrics(&self, show: &mut dyn FnMut(&Metric<'_>)) {
+        if let Some(report) = self.state.report() {
+            report.show(show);
+        }
+        show_lease(self.state.deadline_ms().saturating_sub(boot_ms()), show);
+        show_memory(&self.state.memory(), show);
+        self.counts.show(show);
     }
 
     fn flush(&self, delay_seconds: i64) -> Flush {
@@ -225,6 +244,8 @@ pub struct GatewayWorker<'i> {
     ended: Vec<Completion>,
     /// Whether operations were begun since the client's last turn.
     has_begun: bool,
+    /// The client's statistics that the gateway's counts contain.
+    counted: ClientStatistics,
     /// Flushes under way, each with its number among `late` and what its thread tells at its end.
     flushes: Vec<(u64, Receiver<Flush>)>,
     /// The number of flushes so far.
@@ -631,6 +652,11 @@ impl LateAnswers for GatewayWorker<'_> {
         let Some(client) = &mut self.client else { return flushed };
         client.turn(&mut self.ended);
         let ended = flushed + self.ended.len();
+        if !self.ended.is_empty() {
+            let statistics = client.statistics();
+            self.gateway.counts.add(&self.counted, &statistics);
+            self.counted = statistics;
+        }
         for (number, done) in self.ended.drain(..) {
             self.late.end(number, done, answered);
         }

@@ -43,6 +43,7 @@ mod node_engines;
 mod node_state;
 mod own_requests;
 mod owned_items;
+mod report;
 mod reserve;
 mod restore;
 mod silence;

@@ -13,6 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::clock::{ItemClock, boot_ms};
 use crate::membership::Snapshot;
 use crate::own_requests::{OwnRequest, OwnRequests};
+use crate::report::NodeReport;
 
 /// What the threads of a node share. Flags are stored with release and loaded with acquire
 /// ordering.
@@ -34,6 +35,7 @@ pub struct NodeState {
     has_left: AtomicBool,
     has_loop_ended: AtomicBool,
     memory: Mutex<NodeMemory>,
+    report: Mutex<Option<Arc<NodeReport>>>,
     waker: OwnedFd,
     own_requests: OwnRequests,
     /// What the node serves; set when its event loop starts.
@@ -61,6 +63,7 @@ impl NodeState {
             log_busy_since_ms: AtomicU64::new(0),
             is_tick_due: AtomicBool::new(false),
             memory: Mutex::default(),
+            report: Mutex::default(),
             waker: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             own_requests: OwnRequests::default(),
             served: OnceLock::new(),
@@ -120,6 +123,16 @@ impl NodeState {
     /// Sets the use of the node's memory.
     pub fn set_memory(&self, memory: NodeMemory) {
         *self.memory.lock().ignore_poison() = memory;
+    }
+
+    /// What the node showed of itself about a second ago; None before its event loop runs.
+    pub fn report(&self) -> Option<Arc<NodeReport>> {
+        self.report.lock().ignore_poison().clone()
+    }
+
+    /// Sets what the node shows of itself.
+    pub fn set_report(&self, report: NodeReport) {
+        *self.report.lock().ignore_poison() = Some(Arc::new(report));
     }
 
     /// Records that the event loop answers nothing more.

@@ -68,6 +68,8 @@ pub struct Running {
     pub child: Child,
     /// Where nodes listen for nodes, and for memcached's clients.
     pub nodes: Vec<(String, String)>,
+    /// The admin address, if it was asked for.
+    pub admin: Option<String>,
 }
 
 impl Running {
@@ -79,7 +81,7 @@ impl Running {
     pub fn start_with(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("starts");
         let output = child.stdout.take().expect("output");
-        let mut nodes = Vec::new();
+        let (mut nodes, mut admin) = (Vec::new(), None);
         for line in BufReader::new(output).lines() {
             let line = line.expect("text");
             if let Some((_, rest)) = line.split_once(" at ")
@@ -87,11 +89,24 @@ impl Running {
             {
                 nodes.push((node.to_owned(), clients.to_owned()));
             }
+            if let Some(address) = line.strip_prefix("admin on http://") {
+                admin = Some(address.trim_end_matches('/').to_owned());
+            }
             if line == "the cluster serves" {
-                return Self { child, nodes };
+                return Self { child, nodes, admin };
             }
         }
         panic!("it ended: {:?}", child.wait());
+    }
+
+    /// What the admin address answers for a path.
+    pub fn page(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.admin.as_ref().expect("one")).expect("accepts");
+        stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("sends");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        answer
     }
 
     pub fn kill(&mut self) {
@@ -126,6 +141,7 @@ pub fn backed_up_at(
     let mut arguments = vec!["cluster", "node", "--etcd", &etcd.endpoint, "--name", name];
     arguments.extend(["--listen", listen, "--clients", clients, "-t", "1"]);
     arguments.extend(["--lease-seconds", "3", "--log-level", "warn", "--engine", "memc3"]);
+    arguments.extend(["--admin", "127.0.0.1:0"]);
     arguments.extend(["--backups", "3", "--backup-dir", folder, "--backup-space", "256M"]);
     let complaints = File::options().create(true).append(true).open(format!("{folder}.log"));
     Running::start_with(command(&arguments).stderr(complaints.expect("a file")))

@@ -43,7 +43,7 @@ mod unacknowledged;
 pub(crate) const FETCH_KEYS_MAX: usize = 1_024;
 
 pub use entry::{EntryBatch, Mutation, MutationRef, RecordKey, ReplicationEntry, SkippedValue};
-pub use primary::{ItemKey, ReplicationCommand, ReplicationPrimary};
+pub use primary::{Backlog, ItemKey, ReplicationCommand, ReplicationPrimary};
 pub(crate) use primary::{NAMED_CHANGES_MAX, chunk};
 pub use record::LogWriter;
 pub use store::{RecoveredState, ReplicaContents, ReplicaSlice, ReplicaStore};

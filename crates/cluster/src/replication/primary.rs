@@ -22,6 +22,9 @@ use crate::interval_map::IntervalMap;
 use crate::overlay::{Peer, Refusal};
 
 mod catch_up;
+mod report;
+
+pub use report::Backlog;
 
 pub(crate) use catch_up::chunk;
 
@@ -292,14 +295,6 @@ impl ReplicationPrimary {
         self.settings.backups
     }
 
-    /// Counts for the status: intervals with fewer backups than the target, set changes in
-    /// progress, and pending writes.
-    pub fn counts(&self) -> (usize, usize, usize) {
-        let reduced =
-            self.backup_sets.iter().filter(|(_, set)| set.len() < self.backup_target()).count();
-        (reduced, self.set_changes.len(), self.pending_writes.len())
-    }
-
     /// Makes this node the owner of `ids` with these backups, which have all their contents.
     pub fn set_backups(&mut self, ids: IdRange, backups: Vec<Peer>) {
         if self.settings.backups > 0 {
@@ -354,14 +349,6 @@ impl ReplicationPrimary {
             }
         }
         set.iter().copied().chain(learners)
-    }
-
-    /// The peers that must have each change of `id`, and how many queued entries each has not
-    /// acknowledged.
-    pub fn lag(&self, id: ChunkId) -> Vec<(Peer, u64)> {
-        let waiting =
-            |peer: &Peer| self.streams.get(peer).map_or(0, |stream| stream.queued() as u64);
-        self.peers(id).map(|peer| (peer, waiting(&peer))).collect()
     }
 
     /// Sends a change of a chunk to every backup and learner of its id. Until all of them have

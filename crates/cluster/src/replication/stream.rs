@@ -80,6 +80,11 @@ impl ReplicationStream {
         self.queue.len()
     }
 
+    /// At most how many bytes of entries are not acknowledged.
+    pub fn queued_bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Whether 1/N of the capacity for `window` entries, or of that for their bytes, is used up.
     pub fn is_filled(&self, parts: usize, window: usize) -> bool {
         self.queue.len() >= window / parts || self.bytes >= QUEUE_BYTES_MAX / parts

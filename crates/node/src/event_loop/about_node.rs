@@ -7,8 +7,17 @@ use amalgam_cluster::wire::{Control, NodeStatus, OwnedRange};
 
 use super::EventLoop;
 use crate::clock::boot_ms;
+use crate::report::NodeReport;
 
 impl<S: ChunkStore> EventLoop<S> {
+    /// What the node shows of itself now.
+    pub(super) fn report(&mut self) -> NodeReport {
+        let status = self.status();
+        let chunks = self.node.chunks();
+        let backlogs = chunks.replication().backlogs();
+        NodeReport { status, failovers: chunks.failover_stages(), backlogs }
+    }
+
     /// The answer to a question about this node; None if it knows none.
     pub(super) fn about_node(&mut self, question: &Control) -> Option<Control> {
         let chunks = self.node.chunks();

@@ -3,6 +3,8 @@
 
 use std::fmt::{Display, Write};
 
+use amalgam_index::Store;
+
 use super::snapshot::Snapshot;
 use crate::metrics::latency::{BOUNDS_NS, COMMANDS, Histogram};
 use crate::metrics::miss_curve::{Curve, QUARTERS};
@@ -23,6 +25,23 @@ pub fn render(snapshot: &Snapshot) -> String {
     classes(&mut text, snapshot);
     index(&mut text, snapshot);
     miss_curve(&mut text, snapshot);
+    text.0
+}
+
+/// Renders what only this store shows.
+pub fn of_store(store: &impl Store) -> String {
+    let (mut text, mut last) = (MetricsText::default(), String::new());
+    store.show_metrics(&mut |metric| {
+        if last != metric.name {
+            last = metric.name.to_owned();
+            let kind = if metric.name.ends_with("_total") { "counter" } else { "gauge" };
+            text.family(metric.name, kind, metric.help);
+        }
+        match &metric.label {
+            Some((label, of)) => text.sample(metric.name, &[(*label, of)], metric.value),
+            None => text.sample(metric.name, &[], metric.value),
+        }
+    });
     text.0
 }
 

@@ -300,7 +300,8 @@ impl Admin {
             }
             "/icon.svg" => Response::ok("image/svg+xml", include_str!("page/icon.svg")),
             "/metrics" => {
-                Response::ok(metrics::CONTENT_TYPE, metrics::render(&Snapshot::take(state)))
+                let text = metrics::render(&Snapshot::take(state));
+                Response::ok(metrics::CONTENT_TYPE, text + &metrics::of_store(&state.index))
             }
             "/api/status" => Response::json(&status::all(state, &self.history())),
             "/api/history" => Response::json(&self.history().day()),
@@ -309,7 +310,10 @@ impl Admin {
             "/readyz" if state.is_stopping() => {
                 Response::line("503 Service Unavailable", "the server is shutting down")
             }
-            "/readyz" => Response::line("200 OK", "ready"),
+            "/readyz" => match state.index.unready() {
+                None => Response::line("200 OK", "ready"),
+                Some(reason) => Response::line("503 Service Unavailable", reason),
+            },
             _ => Response::line("404 Not Found", "nothing is here; the page is at /"),
         }
     }

@@ -55,6 +55,11 @@ impl<S: ChunkStore> ChunkService<S> {
         self.all_failovers().count()
     }
 
+    /// Number of failovers that load replicas, and of those whose new backups are agreed on.
+    pub fn failover_stages(&self) -> (usize, usize) {
+        (self.loading.len(), self.failovers.len())
+    }
+
     /// Starts a failover that a leader has granted. The leader repeats the grant until the ids are
     /// served, so a grant that cannot be taken up now is ignored.
     pub fn start_failover(&mut self, grant: &FailoverGrant, replica_store: &mut ReplicaStore) {
