@@ -164,7 +164,8 @@ fn nodes_answer_while_a_takeover_waits_for_their_disks() {
     let read_all = |clients: &mut [ClusterClient]| {
         for id in chunks[1..].iter().flatten() {
             for client in &mut *clients {
-                assert_eq!(client.get(*id).expect("no disk is needed"), b"first");
+                // On a busy machine an owner may seem silent; a disk would hang all the while.
+                assert_eq!(with_retry(|| client.get(*id)), b"first");
             }
         }
     };
@@ -218,7 +219,7 @@ fn a_node_whose_disk_hangs_answers_and_loses_its_lease() {
     while !nodes[2].is_stopping() {
         assert!(Instant::now() < end, "it keeps its lease");
         for client in &mut clients[..2] {
-            assert_eq!(client.get(chunks[0][1]).expect("its owner is well"), b"first");
+            assert_eq!(with_retry(|| client.get(chunks[0][1])), b"first");
         }
         let is_certain = hung.deadline_ms() > boot_ms() + 1_000;
         for own in &chunks[2] {
