@@ -23,20 +23,26 @@ pub struct OwnRequest {
     pub replies: Arc<OwnReplies>,
 }
 
-/// The requests that the event loop has not taken yet.
-#[derive(Debug, Default)]
-pub struct OwnRequests(Mutex<Vec<OwnRequest>>);
+/// What one side has handed over and the other has not taken yet.
+#[derive(Debug)]
+pub struct HandedOver<T>(Mutex<Vec<T>>);
 
-impl OwnRequests {
-    /// Hands over a request; whether the event loop has to be woken.
-    pub fn push(&self, request: OwnRequest) -> bool {
+impl<T> Default for HandedOver<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> HandedOver<T> {
+    /// Hands something over; returns whether the other side has to be woken.
+    pub fn push(&self, one: T) -> bool {
         let mut waiting = self.0.lock().ignore_poison();
-        waiting.push(request);
+        waiting.push(one);
         waiting.len() == 1
     }
 
-    /// Takes all of them, in the order in which they came.
-    pub fn take(&self) -> Vec<OwnRequest> {
+    /// Takes everything, in the order in which it came.
+    pub fn take(&self) -> Vec<T> {
         std::mem::take(&mut *self.0.lock().ignore_poison())
     }
 }
@@ -44,40 +50,39 @@ impl OwnRequests {
 /// The replies that a worker has not taken yet.
 #[derive(Debug)]
 pub struct OwnReplies {
-    waiting: Mutex<Vec<Reply>>,
-    /// An eventfd that is readable while there are some.
+    waiting: HandedOver<Reply>,
+    /// An eventfd that is readable while there are some, and perhaps once more.
     event: OwnedFd,
 }
 
 impl OwnReplies {
-    /// None so far.
+    /// A worker that waits for no reply.
     ///
     /// # Errors
     ///
     /// If the system refuses a descriptor.
     pub fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { waiting: Mutex::default(), event })
+        Ok(Self { waiting: HandedOver::default(), event })
     }
 
     /// Hands over a reply, and wakes the worker if it has taken all others.
     pub fn push(&self, reply: Reply) {
-        let mut waiting = self.waiting.lock().ignore_poison();
-        waiting.push(reply);
-        if waiting.len() == 1 {
+        if self.waiting.push(reply) {
             // Fails only if the counter is full: the worker is woken already.
             let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Takes all of them, in the order in which they came.
+    /// Takes the replies, in the order in which they came.
     pub fn take(&self) -> Vec<Reply> {
-        let mut waiting = self.waiting.lock().ignore_poison();
+        // First: a reply that comes in between is taken, and one that comes later makes the
+        // descriptor readable again.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
-        std::mem::take(&mut *waiting)
+        self.waiting.take()
     }
 
-    /// Readable while there are some.
+    /// Readable while there are replies.
     pub fn event(&self) -> &OwnedFd {
         &self.event
     }
