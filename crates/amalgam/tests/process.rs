@@ -346,10 +346,21 @@ fn the_operator_is_answered_at_a_node_of_a_cluster() {
         .collect();
     let address = lines.iter().find_map(|line| line.strip_prefix("admin on http://"));
     let address = address.expect("it is printed").trim_end_matches('/');
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-    let mut metrics = String::new();
-    stream.read_to_string(&mut metrics).unwrap();
+    let page = |path: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let metrics = page("/metrics");
+    // In its first seconds a node knows fewer members.
+    let (mut nodes, begin) = (String::new(), Instant::now());
+    while nodes.matches("\"answers\":true").count() < 2 {
+        assert!(begin.elapsed() < PATIENCE, "{nodes}");
+        std::thread::sleep(Duration::from_millis(100));
+        nodes = page("/api/cluster");
+    }
     let shown = run(&["top", "--once", address]);
     child.kill().unwrap();
     child.wait().unwrap();

@@ -58,6 +58,12 @@ pub trait Store: Send + Sync + Sized + 'static {
         let _ = show;
     }
 
+    /// What the machines behind this store tell of themselves, as an array in JSON; None if there
+    /// are none. May take seconds.
+    fn cluster(&self) -> Option<String> {
+        None
+    }
+
     /// Drops all items, now if `delay_seconds` is 0, else at a time given as clients give expiries.
     /// An engine leaves this to the generation in [`Now`]; a store that stands for other machines
     /// asks those.

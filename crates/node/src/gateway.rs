@@ -36,6 +36,7 @@ use amalgam_op::{Expiry, Get, HashSeed, Hit, ItemView, Key, Now, Op, Outcome, Va
 use crate::client::ClusterClient;
 use crate::client_connection::ClientError;
 use crate::clock::{boot_ms, unix_ms};
+use crate::cluster_status::Overview;
 use crate::handshake::Credentials;
 use crate::late::{Beginning, Content, Done, LateOperations};
 use crate::membership::{Joined, Membership, Snapshot};
@@ -73,6 +74,7 @@ pub struct Gateway {
     silent: Arc<SilentNodes>,
     answers_misses: bool,
     counts: LateCounts,
+    overview: Overview,
 }
 
 impl Gateway {
@@ -90,7 +92,18 @@ impl Gateway {
             Flusher { state: Arc::clone(&state), membership, credentials: credentials.clone() };
         let flusher = Arc::new(flusher);
         let counts = LateCounts::default();
-        Self { engines, state, flusher, joined, credentials, silent, answers_misses, counts }
+        let overview = Overview::default();
+        Self {
+            engines,
+            state,
+            flusher,
+            joined,
+            credentials,
+            silent,
+            answers_misses,
+            counts,
+            overview,
+        }
     }
 
     /// Answers reads that cannot be answered with misses, as a cache may.
@@ -210,6 +223,13 @@ impl Store for Gateway {
 
     fn set_memory_limit(&self, bytes: usize) {
         self.engines.set_memory_limit(bytes);
+    }
+
+    fn cluster(&self) -> Option<String> {
+        // None only before the event loop's first second.
+        let report = self.state.report();
+        let nodes = report.map(|own| self.overview.of(&own.status, &self.credentials));
+        Some(nodes.filter(|nodes| !nodes.is_empty()).unwrap_or_else(|| "[]".to_owned()))
     }
 
     fn unready(&self) -> Option<&'static str> {

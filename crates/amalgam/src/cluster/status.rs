@@ -3,12 +3,10 @@
 use std::io::Write;
 
 use amalgam_node::cluster::ids::ChunkId;
-use amalgam_node::cluster::overlay::Peer;
 use amalgam_node::cluster::wire::{MemoryUse, NodeMemory, NodeStatus};
-use amalgam_node::{ClientError, ClusterClient};
+use amalgam_node::{ClientError, ClusterClient, ClusterStatus, NodeAnswer, NodeEntry};
 use anyhow::Context;
 use clap::Args;
-use serde_json::json;
 
 use super::{ConnectOptions, holding};
 use crate::color::{Color, Ink, Palette};
@@ -74,32 +72,22 @@ pub fn status(options: &StatusOptions) -> anyhow::Result<()> {
         let named = holding::Named { key: options.key.as_deref(), id: options.id };
         return holding::show(&mut output, &named, &home, asked, connect);
     }
-    let ask = |address: &str| {
-        let mut client = connect(address)?;
-        let status = client.status()?;
-        // Another release may not answer that.
-        let is_same = status.release == home.release;
-        Ok(Answer { memory: is_same.then(|| client.memory()).and_then(Result::ok), status })
-    };
-    let answers: Vec<_> = home.members.iter().map(|(_, address)| ask(address)).collect();
-    let revisions = answers.iter().flatten().map(|own| own.status.revision);
-    let revision = latest(home.revision, revisions);
-    if !options.json {
-        let head = row(&COLUMNS.map(|(name, _)| name.to_owned()));
-        writeln!(output, "{}", palette.paint(&head, Ink::Bold))?;
-    }
-    for ((peer, address), answer) in home.members.iter().zip(answers) {
-        let is_super = home.supers.contains(peer);
-        if options.json {
-            writeln!(output, "{}", object(peer, address, is_super, &answer, revision))?;
-        } else {
-            let line = line(peer, address, is_super, &answer, revision);
-            let line = match concern(&answer) {
-                Some(ink) => palette.paint(&line, ink),
-                None => line,
-            };
-            writeln!(output, "{line}")?;
+    let all = ClusterStatus::ask(&home, connect);
+    if options.json {
+        for object in all.to_json() {
+            writeln!(output, "{object}")?;
         }
+        return Ok(());
+    }
+    let head = row(&COLUMNS.map(|(name, _)| name.to_owned()));
+    writeln!(output, "{}", palette.paint(&head, Ink::Bold))?;
+    for node in &all.nodes {
+        let line = line(node, all.revision);
+        let line = match concern(&node.answer) {
+            Some(ink) => palette.paint(&line, ink),
+            None => line,
+        };
+        writeln!(output, "{line}")?;
     }
     Ok(())
 }
@@ -113,12 +101,6 @@ fn row(texts: &[String]) -> String {
     texts.iter().zip(&COLUMNS).map(cell).collect::<Vec<_>>().join(" ")
 }
 
-/// What a node tells of itself; its memory only if its release does.
-struct Answer {
-    status: NodeStatus,
-    memory: Option<NodeMemory>,
-}
-
 /// The part of what clients can fill that is used, in percent: of keys or of chunks, whichever is
 /// more.
 fn full_percent(memory: &NodeMemory) -> u64 {
@@ -126,21 +108,15 @@ fn full_percent(memory: &NodeMemory) -> u64 {
     percent(&memory.items).max(percent(&memory.chunks))
 }
 
-fn line(
-    peer: &Peer,
-    address: &str,
-    is_super: bool,
-    answer: &Result<Answer, ClientError>,
-    revision: u64,
-) -> String {
+fn line(node: &NodeEntry, revision: u64) -> String {
     let mut texts = vec![
-        peer.node.get().to_string(),
-        peer.incarnation.to_string(),
-        address.to_owned(),
-        if is_super { "yes" } else { "-" }.to_owned(),
+        node.peer.node.get().to_string(),
+        node.peer.incarnation.to_string(),
+        node.address.clone(),
+        if node.is_super { "yes" } else { "-" }.to_owned(),
     ];
-    match answer {
-        Ok(Answer { status: own, memory }) => {
+    match &node.answer {
+        Ok(NodeAnswer { status: own, memory }) => {
             let numbers = [own.partitions, own.ids, own.spans, own.ranges.0];
             texts.extend(numbers.map(|number| number.to_string()));
             texts.extend([own.moves.0, own.moves.1].map(|number| number.to_string()));
@@ -160,68 +136,13 @@ fn line(
 
 /// The colour of a node that needs attention: red if it does not answer, yellow if it owns
 /// something that lacks copies.
-fn concern(answer: &Result<Answer, ClientError>) -> Option<Ink> {
+fn concern(answer: &Result<NodeAnswer, ClientError>) -> Option<Ink> {
     match answer {
-        Ok(Answer { status: own, .. }) => {
+        Ok(NodeAnswer { status: own, .. }) => {
             (own.reduced.0 + own.reduced.1 > 0).then_some(Ink::Yellow)
         }
         Err(_) => Some(Ink::Red),
     }
-}
-
-/// What [`line()`] shows, by names that do not change.
-fn object(
-    peer: &Peer,
-    address: &str,
-    is_super: bool,
-    answer: &Result<Answer, ClientError>,
-    revision: u64,
-) -> serde_json::Value {
-    let mut object = json!({
-        "node": peer.node.get(),
-        "incarnation": peer.incarnation,
-        "address": address,
-        "is_super_peer": is_super,
-        "answers": answer.is_ok(),
-    });
-    let more = match answer {
-        Ok(Answer { status: own, memory }) => json!({
-            "partitions": own.partitions,
-            "chunk_ids": own.ids,
-            "spans": own.spans,
-            "ranges": own.ranges.0,
-            "moves_from": own.moves.0,
-            "moves_to": own.moves.1,
-            "backups": own.backups,
-            "spans_short_of_copies": own.reduced.0 + own.reduced.1,
-            "kept_for_others": own.kept,
-            "memory": memory.map(|memory| json!({
-                "keys": of_memory(&memory.items),
-                "chunks": of_memory(&memory.chunks),
-                "evicts": memory.evicts,
-            })),
-            "revision_lag": revision.saturating_sub(own.revision),
-            "lease_left_ms": own.lease_left_ms,
-            "operations_per_second": own.rate,
-            "hot_moves": own.hot_moves,
-            "release": own.release,
-        }),
-        Err(error) => json!({ "error": error.to_string() }),
-    };
-    if let (Some(object), Some(more)) = (object.as_object_mut(), more.as_object()) {
-        object.extend(more.clone());
-    }
-    object
-}
-
-fn of_memory(one: &MemoryUse) -> serde_json::Value {
-    json!({ "used": one.used, "fillable": one.fillable, "limit": one.limit })
-}
-
-/// The latest coordinator revision that any node reports: the node that was asked may be the one
-/// that is cut off.
-fn latest(asked: u64, others: impl Iterator<Item = u64>) -> u64 {
-    others.fold(asked, u64::max)
 }
 
 /// The column "copies": "whole" if everything that a node owns has its backups, else the number of
@@ -237,12 +158,6 @@ fn copies(status: &NodeStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_node_that_is_cut_off_shows_as_behind_when_it_is_asked_itself() {
-        assert_eq!(latest(3, [3, 9, 8].into_iter()), 9);
-        assert_eq!(latest(3, std::iter::empty()), 3);
-    }
 
     #[test]
     fn columns_stand_below_their_names() {

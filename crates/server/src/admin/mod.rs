@@ -306,6 +306,10 @@ impl Admin {
             "/api/status" => Response::json(&status::all(state, &self.history())),
             "/api/history" => Response::json(&self.history().day()),
             "/api/hotkeys" => Response::json(&status::hot_keys(state, &self.history())),
+            "/api/cluster" => match state.index.cluster() {
+                Some(nodes) => Response::ok("application/json", nodes),
+                None => Response::line("404 Not Found", "this server is not a node of a cluster"),
+            },
             "/healthz" => Response::line("200 OK", "alive"),
             "/readyz" if state.is_stopping() => {
                 Response::line("503 Service Unavailable", "the server is shutting down")

@@ -5,6 +5,7 @@
 const PERIOD_MS = 1000;
 // The day's history has a new point once a minute.
 const DAY_PERIOD_MS = 20000;
+const CLUSTER_PERIOD_MS = 2000;
 const byId = (id) => document.getElementById(id);
 const svg = (name) => document.createElementNS("http://www.w3.org/2000/svg", name);
 
@@ -326,6 +327,56 @@ function memory(status) {
   }
 }
 
+// The nodes of the cluster that this one is in. Those that cannot be asked have no numbers.
+function cluster(nodes) {
+  const body = byId("cluster").tBodies[0];
+  body.replaceChildren();
+  byId("cluster-card").hidden = false;
+  const answers = nodes.filter((node) => node.answers);
+  const sum = (column) => answers.reduce((total, node) => total + node[column], 0);
+  const [partitions, lacking] = [sum("partitions"), sum("spans_short_of_copies")];
+  const words = [`${nodes.length} members`];
+  if (answers.length < nodes.length) words.push(`${nodes.length - answers.length} do not answer`);
+  words.push(lacking > 0 ? `${short(lacking)} spans lack copies` : "no copy is missing");
+  const moves = sum("moves_from");
+  words.push(moves > 0 ? `${short(moves)} ranges move` : "nothing moves");
+  byId("cluster-note").textContent = nodes.length ? words.join(", ") + "." : "Not known yet.";
+  for (const node of nodes) {
+    const row = body.insertRow();
+    cell(row, node.node, "number");
+    cell(row, node.address + (node.is_super_peer ? ", keeps metadata" : ""), "");
+    if (!node.answers) {
+      row.className = "bad";
+      cell(row, `does not answer: ${node.error}`, "").colSpan = 9;
+      continue;
+    }
+    if (node.spans_short_of_copies > 0) row.className = "short";
+    meter(row, partitions ? node.partitions / partitions : 0);
+    const used = node.memory
+      ? [node.memory.keys, node.memory.chunks].map((one) => one.used / Math.max(one.fillable, 1))
+      : [0];
+    meter(row, Math.max(...used));
+    cell(row, short(node.chunk_ids), "number");
+    cell(row, `${short(node.moves_from)}, ${short(node.moves_to)}`, "number");
+    const whole = node.backups > 0 ? `${node.backups} of each` : "none wanted";
+    const lacks = `${short(node.spans_short_of_copies)} spans lack some`;
+    cell(row, node.spans_short_of_copies > 0 ? lacks : whole, "");
+    cell(row, short(node.kept_for_others), "number");
+    cell(row, duration(1000 * node.lease_left_ms), "number");
+    cell(row, short(node.operations_per_second), "number");
+    cell(row, short(node.hot_moves), "number");
+  }
+}
+
+// A bar with its share next to it.
+function meter(row, share) {
+  const made = cell(row, "", "meter");
+  const text = document.createElement("span");
+  text.textContent = percent(share, 0);
+  made.append(text);
+  fill(made, share);
+}
+
 // What twice and half of the memory would change, or nothing while it is not known.
 function foretold(mrc) {
   if (!mrc?.miss_ratios) return "";
@@ -364,6 +415,7 @@ function tiles(status) {
 let last = null;
 let day = null;
 let dayTime = -Infinity;
+let clusterTime = -Infinity;
 let isPaused = false;
 
 function show(status) {
@@ -396,6 +448,11 @@ async function tick() {
         dayTime = start;
       }
       show(await fetched("/api/status"));
+      if (last.engine === "cluster" && start - clusterTime >= CLUSTER_PERIOD_MS) {
+        clusterTime = start;
+        // It may take seconds, which the rest does not wait for.
+        fetched("/api/cluster").then(cluster, () => {});
+      }
       showState(last.is_stopping ? "shutting down" : "live", last.is_stopping);
     } catch {
       showState("the server does not answer", true);

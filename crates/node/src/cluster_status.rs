@@ -1,0 +1,177 @@
+//! What the nodes of a cluster tell of themselves, for `amalgam cluster status` and the live page.
+
+use std::sync::Mutex;
+
+use amalgam_cluster::overlay::Peer;
+use amalgam_cluster::wire::{MemoryUse, NodeMemory, NodeStatus};
+use amalgam_op::IgnorePoison;
+use serde_json::{Value, json};
+
+use crate::client::ClusterClient;
+use crate::client_connection::ClientError;
+use crate::clock::boot_ms;
+use crate::handshake::Credentials;
+
+/// For how long the operator is shown the same overview of the nodes, in milliseconds.
+const OVERVIEW_MS: u64 = 2_000;
+/// Nodes that are asked at a time.
+const ASKED_MAX: usize = 16;
+
+/// The members of a cluster, as one of them knows them, and what they answered.
+#[derive(Debug)]
+pub struct ClusterStatus {
+    /// In the order of their numbers.
+    pub nodes: Vec<NodeEntry>,
+    /// The latest revision of the coordinator that any of them knows: the node that was asked first
+    /// may be the one that is cut off.
+    pub revision: u64,
+}
+
+/// A member.
+#[derive(Debug)]
+pub struct NodeEntry {
+    /// The node and its incarnation.
+    pub peer: Peer,
+    /// Where it listens for nodes.
+    pub address: String,
+    /// Whether it keeps metadata.
+    pub is_super: bool,
+    /// What it answered.
+    pub answer: Result<NodeAnswer, ClientError>,
+}
+
+/// What a node tells of itself.
+#[derive(Debug)]
+pub struct NodeAnswer {
+    /// What it owns and does.
+    pub status: NodeStatus,
+    /// Its memory, unless it is of another release, which may not tell.
+    pub memory: Option<NodeMemory>,
+}
+
+/// What all nodes told last, for whoever looks at one of them all the time.
+#[derive(Debug, Default)]
+pub struct Overview {
+    /// In JSON, and when it was asked for, in [`boot_ms`].
+    last: Mutex<(u64, String)>,
+    /// Held while the nodes are asked.
+    asks: Mutex<()>,
+}
+
+impl Overview {
+    /// What the members that `home` names told, as an array in JSON. Asks them unless that was done
+    /// just before, or is being done.
+    pub fn of(&self, home: &NodeStatus, credentials: &Credentials) -> String {
+        let last = || self.last.lock().ignore_poison();
+        let now_ms = boot_ms();
+        if last().0 + OVERVIEW_MS <= now_ms
+            && let Ok(_asks) = self.asks.try_lock()
+        {
+            let connect = |at: &str| ClusterClient::connect(&[at.to_owned()], credentials, 0);
+            let nodes = Value::from(ClusterStatus::ask(home, connect).to_json());
+            *last() = (now_ms, nodes.to_string());
+        }
+        last().1.clone()
+    }
+}
+
+impl ClusterStatus {
+    /// Asks all members that `home` names; `connect` connects to an address. Blocks, for some
+    /// seconds if a node does not answer.
+    pub fn ask(
+        home: &NodeStatus,
+        connect: impl Fn(&str) -> Result<ClusterClient, ClientError> + Sync,
+    ) -> Self {
+        let ask = |address: &str| {
+            let mut client = connect(address)?;
+            let status = client.status()?;
+            let is_same = status.release == home.release;
+            let memory = is_same.then(|| client.memory()).and_then(Result::ok);
+            Ok(NodeAnswer { status, memory })
+        };
+        let mut nodes = Vec::with_capacity(home.members.len());
+        for members in home.members.chunks(ASKED_MAX) {
+            std::thread::scope(|scope| {
+                let asked = members.iter().map(|(_, address)| scope.spawn(|| ask(address)));
+                let asked: Vec<_> = asked.collect();
+                for ((peer, address), answer) in members.iter().zip(asked) {
+                    let failed = |_| Err(ClientError::Answer("asking it failed".to_owned()));
+                    nodes.push(NodeEntry {
+                        peer: *peer,
+                        address: address.clone(),
+                        is_super: home.supers.contains(peer),
+                        answer: answer.join().unwrap_or_else(failed),
+                    });
+                }
+            });
+        }
+        let revisions = nodes.iter().flat_map(|node| &node.answer).map(|own| own.status.revision);
+        let revision = latest(home.revision, revisions);
+        Self { nodes, revision }
+    }
+
+    /// An object for each node, with names that do not change.
+    pub fn to_json(&self) -> Vec<Value> {
+        self.nodes.iter().map(|node| node.to_json(self.revision)).collect()
+    }
+}
+
+impl NodeEntry {
+    fn to_json(&self, revision: u64) -> Value {
+        let mut object = json!({
+            "node": self.peer.node.get(),
+            "incarnation": self.peer.incarnation,
+            "address": self.address,
+            "is_super_peer": self.is_super,
+            "answers": self.answer.is_ok(),
+        });
+        let more = match &self.answer {
+            Ok(NodeAnswer { status: own, memory }) => json!({
+                "partitions": own.partitions,
+                "chunk_ids": own.ids,
+                "spans": own.spans,
+                "ranges": own.ranges.0,
+                "moves_from": own.moves.0,
+                "moves_to": own.moves.1,
+                "backups": own.backups,
+                "spans_short_of_copies": own.reduced.0 + own.reduced.1,
+                "kept_for_others": own.kept,
+                "memory": memory.map(|memory| json!({
+                    "keys": of_memory(&memory.items),
+                    "chunks": of_memory(&memory.chunks),
+                    "evicts": memory.evicts,
+                })),
+                "revision_lag": revision.saturating_sub(own.revision),
+                "lease_left_ms": own.lease_left_ms,
+                "operations_per_second": own.rate,
+                "hot_moves": own.hot_moves,
+                "release": own.release,
+            }),
+            Err(error) => json!({ "error": error.to_string() }),
+        };
+        if let (Some(object), Some(more)) = (object.as_object_mut(), more.as_object()) {
+            object.extend(more.clone());
+        }
+        object
+    }
+}
+
+fn of_memory(one: &MemoryUse) -> Value {
+    json!({ "used": one.used, "fillable": one.fillable, "limit": one.limit })
+}
+
+/// The latest of revisions.
+fn latest(asked: u64, others: impl Iterator<Item = u64>) -> u64 {
+    others.fold(asked, u64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_cut_off_shows_as_behind_when_it_is_asked_itself() {
+        assert_eq!(latest(3, [3, 9, 8].into_iter()), 9);
+        assert_eq!(latest(3, std::iter::empty()), 3);
+    }
+}
