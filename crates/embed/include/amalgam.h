@@ -35,7 +35,7 @@ enum {
     AMALGAM_FULL = 7,             /* nothing could be evicted in bounded time */
     AMALGAM_NOT_A_NUMBER = 8,     /* the value is not a decimal number below 2^64 */
     AMALGAM_UNKNOWN_ENGINE = 9,   /* no engine has this name */
-    AMALGAM_SETTINGS = 10,        /* the memory is too small for the largest item */
+    AMALGAM_SETTINGS = 10,        /* the memory is too small for such items, or too large */
     AMALGAM_SYSTEM = 11,          /* the system refused the memory or the thread */
     AMALGAM_INTERNAL = 12         /* a defect of the library: do not use the map any more */
 };
@@ -57,6 +57,8 @@ const char *amalgam_error_text(int32_t code);
  * memory_bytes: the bound of items, index and memory that waits to be reused; 0 means 64 MiB. At
  * the bound items are evicted that have not been used for long.
  * max_item_bytes: the largest item, with about 30 bytes above key and value; 0 means 1 MiB.
+ * AMALGAM_SETTINGS is for memory that several of the largest items exceed, and for more memory
+ * than an address space can have (2^44 bytes).
  * The map has a background thread, which ends when the map is closed. */
 int32_t amalgam_open(const char *engine, size_t memory_bytes, size_t max_item_bytes,
                      amalgam_map **map);

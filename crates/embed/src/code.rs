@@ -50,7 +50,7 @@ codes! {
     /// No engine has this name.
     UnknownEngine = 9, c"there is no engine of this name";
     /// The settings contradict each other.
-    Settings = 10, c"the memory is too small for the largest item";
+    Settings = 10, c"the memory is too small for the largest item, or exceeds the address space";
     /// The system has no memory or thread left.
     System = 11, c"the system refused the memory or the thread";
     /// A defect of the library.

@@ -250,6 +250,15 @@ fn a_full_map_evicts_or_refuses() {
 fn settings_that_make_no_sense_are_errors() {
     assert!(MapBuilder::new().memory_bytes(1).open::<Mercury>().is_err());
     assert!(MapBuilder::new().max_item_bytes(1 << 30).open::<Memc3>().is_err());
+    for bytes in [1 << 44, 1 << 62, usize::MAX / 2, usize::MAX] {
+        let refuses = |builder: MapBuilder| {
+            let error = builder.open::<Mercury>().err().map(|error| error.to_string());
+            assert!(error.is_some_and(|text| text.contains("exceeds the address space")));
+            assert!(builder.open::<Pipeline>().is_err());
+        };
+        refuses(MapBuilder::new().memory_bytes(bytes));
+        refuses(MapBuilder::new().max_item_bytes(bytes));
+    }
 }
 
 /// Threads insert, remove and read at once. Each owns its keys, so it knows their values.

@@ -130,6 +130,9 @@ const RESIDENT_SHARE: usize = 16;
 const RAISE: usize = if cfg!(miri) { 1 } else { 4 };
 /// Address space for large items, in multiples of the limit: the surplus counters fragmentation.
 const LARGE_SPACE: usize = if cfg!(miri) { 1 } else { 4 };
+/// The limit is below this: a process has an address space of 2^47 bytes, and the arena takes
+/// multiples of the limit.
+const LIMIT_END_BYTES: usize = (1 << 47) / (RAISE + LARGE_SPACE);
 
 /// The memory of one index.
 pub struct Memory {
@@ -230,9 +233,17 @@ struct ClassState {
 impl Memory {
     /// # Errors
     ///
-    /// If the limit is too small for the largest item, or the system refuses the address space.
+    /// If the limit is too small for the largest item or too large for the address space, or the
+    /// system refuses that.
     pub fn new(configuration: &Configuration, layout: SlotLayout) -> Result<Arc<Self>, OpenError> {
         let limit = configuration.memory_bytes;
+        if limit.max(configuration.max_item_bytes) >= LIMIT_END_BYTES {
+            return Err(OpenError::Configuration(format!(
+                "a memory limit of {limit} bytes, for items of {}, exceeds the address space; give \
+                 less than {LIMIT_END_BYTES}",
+                configuration.max_item_bytes
+            )));
+        }
         let page_bytes =
             (limit / PAGES_PER_LIMIT).next_power_of_two().clamp(MIN_PAGE_BYTES, MAX_PAGE_BYTES);
         let needed = 4 * page_bytes + 2 * Large::charge(configuration.max_item_bytes);
