@@ -20,9 +20,10 @@ pub fn settings(options: &SharedOptions, extended: &Extended) -> anyhow::Result<
     ensure!(options.max_reqs_per_event != Some(0), "-R must be more than 0");
     let (protocol, users_file) = protocol_and_users(options)?;
     Ok(Settings {
-        tls: extended.tls.settings(options.enable_ssl)?,
+        tls: options.enable_ssl.then(|| extended.tls.settings("-Z")).transpose()?,
         admin: options.admin_address()?,
         admin_users_file: options.admin_auth_file.clone(),
+        admin_tls: options.admin_tls.then(|| extended.tls.settings("--admin-tls")).transpose()?,
         threads: options.thread_count()?,
         max_connections,
         refuses_fast: extended.refuses_fast.unwrap_or(defaults.refuses_fast),

@@ -574,8 +574,8 @@ fn serve(
         let clients = server.addresses().join(",");
         // A failed write is ignored: standard output may have no reader.
         let _ = writeln!(output, "node {number} at {}, clients at {clients}", node.address());
-        if let Some(address) = server.admin_address() {
-            let _ = writeln!(output, "admin on http://{address}/");
+        if let Some(url) = server.admin_url() {
+            let _ = writeln!(output, "admin on {url}");
         }
         let stopper = server.stopper()?;
         threads.push((std::thread::spawn(move || server.run()), stopper));

@@ -98,6 +98,7 @@ const SERVER_TOPICS: &[Topic] = &[
             "admin",
             "admin_public",
             "admin_auth_file",
+            "admin_tls",
             "verbose",
             "log_level",
             "log_format",
@@ -173,7 +174,10 @@ const NODE_TOPICS: &[Topic] = &[
             "disable_watch",
         ],
     ),
-    ("Monitoring", &["admin", "admin_public", "admin_auth_file", "log_level", "log_format"]),
+    (
+        "Monitoring",
+        &["admin", "admin_public", "admin_auth_file", "admin_tls", "log_level", "log_format"],
+    ),
 ];
 
 const CONNECTION: Topic = ("Connection", &["node"]);

@@ -71,7 +71,7 @@ pub struct SharedOptions {
     /// (a mark of listening sockets, for filters of packets); for a server, and a cluster with
     /// --mode cache, eviction=clock (default) or probation; for a server without a cluster,
     /// hashpower=NUM, mrc (default) or no_mrc (do not estimate the misses with other memory sizes);
-    /// for -Z, ssl_chain_cert=FILE, ssl_key=FILE,
+    /// for -Z and --admin-tls, ssl_chain_cert=FILE, ssl_key=FILE,
     /// ssl_keyformat (1 PEM, 2 DER), ssl_ca_cert=FILE (the CAs of clients), ssl_verify_mode (0
     /// none, 1 request, 2 require), ssl_ciphers=LIST, ssl_min_version (2 for TLS 1.2, 3 for TLS
     /// 1.3), ssl_session_cache, ssl_wbuf_size=KILOBYTES; memcached's other options are ignored
@@ -90,6 +90,11 @@ pub struct SharedOptions {
     /// of user:password lines, read again on SIGHUP
     #[arg(long, value_name = "FILE")]
     pub admin_auth_file: Option<PathBuf>,
+    /// Serve the --admin address over HTTPS only, with the certificate of -o ssl_chain_cert and
+    /// ssl_key; does not need -Z
+    #[arg(long)]
+    #[serde(skip_serializing_if = "is_off")]
+    pub admin_tls: bool,
     /// Lowest severity of the lines to log
     #[arg(long, value_enum, value_name = "LEVEL")]
     pub log_level: Option<Threshold>,
@@ -147,10 +152,11 @@ impl SharedOptions {
     /// # Errors
     ///
     /// If it is no address, or one that other machines can reach with neither users nor
-    /// `--admin-public`; or if there are users without an address.
+    /// `--admin-public`; or if there are users or TLS without an address.
     pub fn admin_address(&self) -> anyhow::Result<Option<SocketAddr>> {
         let has_users = self.admin_auth_file.is_some();
         ensure!(self.admin.is_some() || !has_users, "--admin-auth-file needs --admin HOST:PORT");
+        ensure!(self.admin.is_some() || !self.admin_tls, "--admin-tls needs --admin HOST:PORT");
         let Some(name) = &self.admin else { return Ok(None) };
         let mut found = amalgam_bench::resolve(name).with_context(|| format!("--admin {name}"))?;
         let address = found.next().with_context(|| format!("--admin {name}: no such address"))?;

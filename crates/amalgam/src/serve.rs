@@ -165,8 +165,8 @@ fn announce<E: Engine>(server: &Server<E>, engine: &str) {
         // Standard output may be closed.
         let _ = writeln!(output, "listening on {address}");
     }
-    if let Some(address) = server.admin_address() {
-        let _ = writeln!(output, "admin on http://{address}/");
+    if let Some(url) = server.admin_url() {
+        let _ = writeln!(output, "admin on {url}");
     }
     let _ = output.flush();
 }

@@ -99,23 +99,21 @@ impl TlsOptions {
         Ok(())
     }
 
-    /// The TLS settings of the server; `None` if TLS is off (`is_on`, option `-Z`).
+    /// The TLS settings that `option` turns on.
     ///
     /// # Errors
     ///
-    /// If TLS is on and no certificate is given.
-    pub fn settings(&self, is_on: bool) -> anyhow::Result<Option<TlsSettings>> {
-        if !is_on {
-            return Ok(None);
-        }
+    /// If no certificate is given.
+    pub fn settings(&self, option: &str) -> anyhow::Result<TlsSettings> {
         let given = |name: &str| self.shown.iter().rev().find(|(known, _)| known == name);
         let shown = |(name, default): &(&str, &str)| {
             let value =
                 given(name).map_or_else(|| (*default).to_owned(), |(_, value)| value.clone());
             ((*name).to_owned(), value)
         };
-        Ok(Some(TlsSettings {
-            chain: self.chain.clone().context("-Z needs -o ssl_chain_cert=FILE")?,
+        let needed = || format!("{option} needs -o ssl_chain_cert=FILE");
+        Ok(TlsSettings {
+            chain: self.chain.clone().with_context(needed)?,
             key: self.key.clone(),
             has_der_key: self.has_der_key,
             authorities: self.authorities.clone(),
@@ -125,7 +123,7 @@ impl TlsOptions {
             resumes: self.resumes,
             send_bytes: self.send_bytes.unwrap_or(SEND_BYTES),
             shown: SHOWN.iter().map(shown).collect(),
-        }))
+        })
     }
 }
 
@@ -136,13 +134,12 @@ mod tests {
     #[test]
     fn options_are_read_as_memcached_reads_them() {
         let mut options = TlsOptions::default();
-        assert!(options.settings(true).is_err());
-        assert!(options.settings(false).unwrap().is_none());
+        assert!(options.settings("-Z").is_err());
         options.set("ssl_chain_cert", Some("chain.pem")).unwrap();
         options.set("ssl_wbuf_size", Some("64")).unwrap();
         options.set("ssl_verify_mode", Some("2")).unwrap();
         options.set("ssl_min_version", Some("3")).unwrap();
-        let settings = options.settings(true).unwrap().unwrap();
+        let settings = options.settings("-Z").unwrap();
         assert_eq!((settings.send_bytes, settings.verify), (64 << 10, Verify::Always));
         assert!(settings.needs_tls13 && !settings.resumes);
         let shown: Vec<_> = settings.shown.iter().map(|(_, value)| value.as_str()).collect();

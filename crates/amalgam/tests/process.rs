@@ -58,6 +58,8 @@ fn an_unknown_option_is_named() {
         (&["serve", "--config", "/nonexistent/file"], "/nonexistent/file"),
         (&["serve", "--admin", "9150"], "must be HOST:PORT"),
         (&["serve", "--admin", "0.0.0.0:0"], "--admin-public"),
+        (&["serve", "--admin-tls"], "--admin-tls needs --admin"),
+        (&["serve", "--admin", "127.0.0.1:0", "--admin-tls"], "--admin-tls needs -o ssl_chain"),
         (&["serve", "-u", "root", "-l", "203.0.113.77", "-p", "0"], "203.0.113.77"),
     ] {
         let output = run(arguments);
@@ -368,6 +370,46 @@ fn the_operator_is_answered_at_a_node_of_a_cluster() {
     assert!(String::from_utf8_lossy(&shown.stdout).contains("HOT KEYS"));
     let refused = run(&["cluster", "dev", "--admin", "0.0.0.0:0"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--admin-public"));
+}
+
+/// A program that serves its admin address over TLS, and the URL that it prints.
+fn admin_over_tls(arguments: &[&str], chain: &str) -> (Process, String) {
+    let chain = format!("ssl_chain_cert={chain}");
+    let mut command = command(arguments);
+    command.args(["--admin", "127.0.0.1:0", "--admin-tls", "-o", &chain]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let url = lines.find_map(|line| line.strip_prefix("admin on ").map(str::to_owned));
+    (Process { child, port: 0 }, url.expect("it is printed"))
+}
+
+#[test]
+fn top_asks_servers_and_nodes_over_tls() {
+    let certificates = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/tests/certificates");
+    let file = |name: &str| format!("{certificates}/{name}.pem");
+    let dev = ["cluster", "dev", "--nodes", "2", "--port", "0", "-t", "1"];
+    for arguments in [ANY_PORT, &dev] {
+        let (_process, url) = admin_over_tls(arguments, &file("server"));
+        assert!(url.starts_with("https://127.0.0.1:"), "{url}");
+        // The authority signed the certificate for another name than the address, and for this.
+        let by_name = url.replace("127.0.0.1", "localhost");
+        for (address, trusted, is_shown) in [
+            (&by_name, "authority", true),
+            (&url, "server", true),
+            (&url, "authority", false),
+            (&by_name, "stranger", false),
+        ] {
+            let shown = run(&["top", "--once", address, "--tls-ca", &file(trusted)]);
+            let text = String::from_utf8_lossy(&shown.stdout);
+            assert_eq!(shown.status.success(), is_shown, "{address} {trusted}: {shown:?}");
+            assert_eq!(text.contains("HOT KEYS"), is_shown, "{text}");
+        }
+        let refused = run(&["top", "--once", &url]);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("--tls-ca"), "{refused:?}");
+        let plain = url.replace("https://", "").replace('/', "");
+        assert!(!run(&["top", "--once", &plain]).status.success());
+    }
 }
 
 #[test]

@@ -176,6 +176,12 @@ impl<S: Store> Server<S> {
         self.admin.as_ref().map(Admin::address)
     }
 
+    /// The admin address as a URL; None if there is none.
+    pub fn admin_url(&self) -> Option<String> {
+        let scheme = if self.state.admin_tls.is_some() { "https" } else { "http" };
+        self.admin_address().map(|address| format!("{scheme}://{address}/"))
+    }
+
     /// Writes the ports to a file, in the format of `MEMCACHED_PORT_FILENAME`.
     ///
     /// # Errors

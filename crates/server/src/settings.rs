@@ -70,6 +70,9 @@ pub struct Settings {
     /// A file of `user:password` lines; who asks the admin address for more than its health must be
     /// one of these users. None if everybody may.
     pub admin_users_file: Option<PathBuf>,
+    /// Certificates for TLS at the admin address, whose clients are not asked for their own; None
+    /// for plaintext.
+    pub admin_tls: Option<TlsSettings>,
     /// Worker threads.
     pub threads: usize,
     /// The limit of items, index and buffers together, in bytes.
@@ -142,6 +145,7 @@ impl Default for Settings {
             unix_mode: 0o700,
             admin: None,
             admin_users_file: None,
+            admin_tls: None,
             threads: 4,
             memory_bytes: 64 << 20,
             evicts: true,

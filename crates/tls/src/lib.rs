@@ -1,9 +1,10 @@
-//! TLS over [`rustls`], for the two ports that this project secures.
+//! TLS over [`rustls`], for the ports that this project secures.
 //!
-//! [`ServerTls`] is for a server's port for clients: memcached's `ssl_*` options, client
-//! certificates on request. [`MutualTls`] is for the nodes' port of a cluster: both sides show a
-//! certificate, and the session has a name that a proof of the join token is bound to. Both read
-//! their files through [`pem`], build their configurations and exchange bytes by the same code
+//! [`ServerTls`] is for a server's port for clients, and for its admin address: memcached's `ssl_*`
+//! options, client certificates on request. [`ClientTls`] is for programs that ask an admin
+//! address. [`MutualTls`] is for the nodes' port of a cluster: both sides show a certificate, and
+//! the session has a name that a proof of the join token is bound to. All read their files through
+//! [`pem`]; the two of servers build their configurations and exchange bytes by the same code
 //! (`config`, `session`).
 //!
 //! Invariants of this crate:
@@ -15,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod client;
 mod config;
 mod mutual;
 pub mod pem;
@@ -25,6 +27,7 @@ use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 
+pub use client::ClientTls;
 pub use mutual::{MutualSession, MutualTls, TlsError, TlsFiles};
 pub use server::{Security, ServerSession, ServerTls, TlsCounters, TlsSettings, Verify};
 

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use amalgam_bench::Usage;
+use amalgam_bench::{Usage, UsageError};
 use amalgam_server::append_base64;
-use anyhow::{Context, Result, ensure};
+use amalgam_tls::ClientTls;
+use anyhow::{Context, Error, Result, ensure};
 use serde_json::Value;
 
 /// How long a server may take to answer.
@@ -17,44 +18,80 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest answer that is read, in bytes.
 const ANSWER_BYTES: u64 = 4 << 20;
 
+/// What precedes the address of a server that is asked over TLS.
+const HTTPS: &str = "https://";
+
+/// How a server knows the user, and the user a server.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    /// The value of the Authorization header; None to send none.
+    pub authorization: Option<String>,
+    /// The certificates to trust; None if no server can be asked over TLS.
+    pub tls: Option<ClientTls>,
+}
+
 /// A server and its last answer.
 pub struct Host {
     /// The address as the user wrote it.
     pub name: String,
+    /// The name or IP address in it, which the server's certificate must be for.
+    host: String,
     address: SocketAddr,
     /// The last status that the server sent; null before the first.
     pub status: Value,
     /// Why the last request failed; None if it succeeded.
     pub problem: Option<String>,
-    /// The value of the Authorization header; None to send none.
-    authorization: Option<String>,
+    credentials: Credentials,
 }
 
 impl Host {
-    /// A server that was not asked yet; `authorization` is for [`authorization`]'s header.
+    /// A server that was not asked yet.
     ///
     /// # Errors
     ///
-    /// If the name is no address, or cannot be found.
-    pub fn find(name: &str, authorization: Option<String>) -> Result<Self> {
-        let found = amalgam_bench::resolve(name);
+    /// If the name is no address, or cannot be found, or is asked over TLS and nothing is trusted.
+    pub fn find(name: &str, mut credentials: Credentials) -> Result<Self> {
+        let address = match name.strip_prefix(HTTPS) {
+            None => {
+                credentials.tls = None;
+                name.strip_prefix("http://").unwrap_or(name)
+            }
+            Some(_) if credentials.tls.is_none() => {
+                return Err(UsageError::new(format!(
+                    "{name} needs --tls-ca FILE, with the CA of the server's certificate or the \
+                     certificate itself"
+                ))
+                .into());
+            }
+            Some(rest) => rest,
+        };
+        let address = address.trim_end_matches('/');
+        let found = amalgam_bench::resolve(address);
         let mut found = found.with_context(|| name.to_owned()).usage()?;
-        let address = found.next().with_context(|| format!("{name}: no such address"))?;
+        let socket_address = found.next().with_context(|| format!("{name}: no such address"))?;
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let (name, status) = (name.to_owned(), Value::Null);
-        Ok(Self { name, address, status, problem: None, authorization })
+        Ok(Self { name, host, address: socket_address, status, problem: None, credentials })
     }
 
     /// A server that answered.
     #[cfg(test)]
     pub fn answered(name: &str, status: Value) -> Self {
-        let address = SocketAddr::from(([127, 0, 0, 1], 9150));
-        Self { name: name.to_owned(), address, status, problem: None, authorization: None }
+        Self {
+            name: name.to_owned(),
+            host: name.to_owned(),
+            address: SocketAddr::from(([127, 0, 0, 1], 9150)),
+            status,
+            problem: None,
+            credentials: Credentials::default(),
+        }
     }
 
     /// Asks the server, and keeps what it answered before if it does not answer now.
     fn fetch(&mut self) {
         let address = self.address;
-        match fetch(address, self.authorization.as_deref()) {
+        match self.ask() {
             Ok(status) => (self.status, self.problem) = (status, None),
             Err(error) => {
                 self.problem = Some(format!(
@@ -62,6 +99,21 @@ impl Host {
                      {address}?"
                 ));
             }
+        }
+    }
+
+    /// The server's status.
+    fn ask(&self) -> Result<Value> {
+        let Self { address, host, credentials, .. } = self;
+        let stream = TcpStream::connect_timeout(address, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let field = credentials.authorization.as_ref();
+        let field = field.map(|value| format!("Authorization: {value}\r\n")).unwrap_or_default();
+        let request = format!("GET /api/status HTTP/1.1\r\nHost: {address}\r\n{field}\r\n");
+        match &credentials.tls {
+            None => fetch(stream, &request),
+            Some(tls) => fetch(tls.stream(host, stream).map_err(Error::msg)?, &request),
         }
     }
 }
@@ -93,14 +145,8 @@ pub fn authorization(file: &Path) -> Result<String> {
     Ok(String::from_utf8(value).expect("base64 is ASCII"))
 }
 
-/// Fetches the status of a server.
-fn fetch(address: SocketAddr, authorization: Option<&str>) -> Result<Value> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let field = authorization.map(|value| format!("Authorization: {value}\r\n"));
-    let field = field.unwrap_or_default();
-    let request = format!("GET /api/status HTTP/1.1\r\nHost: {address}\r\n{field}\r\n");
+/// Sends a request for the status, and reads the answer.
+fn fetch(mut stream: impl Read + Write, request: &str) -> Result<Value> {
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES).read_to_end(&mut answer)?;

@@ -12,24 +12,30 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use amalgam_tls::ClientTls;
+use anyhow::{Error, Result, ensure};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::style::force_color_output;
 
 use crate::color::{Color, Palette};
 use draw::Screen;
-use hosts::Host;
+use hosts::{Credentials, Host};
 
 /// Arguments of `amalgam top`.
 #[derive(clap::Args)]
 pub struct Top {
-    /// The admin addresses of one or more servers, which their option --admin opens
+    /// The admin addresses of one or more servers, which their option --admin opens; https:// in
+    /// front of those with --admin-tls
     #[arg(value_name = "HOST:PORT", default_value = "127.0.0.1:9150")]
     addresses: Vec<String>,
     /// A file whose first line is the user:password that the servers ask for
     #[arg(long, value_name = "FILE")]
     auth_file: Option<PathBuf>,
+    /// For addresses with https://: the CA certificates that signed the servers' certificates, or
+    /// these certificates themselves (PEM)
+    #[arg(long, value_name = "FILE")]
+    tls_ca: Option<PathBuf>,
     /// Seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=60))]
@@ -49,11 +55,13 @@ pub struct Top {
 ///
 /// # Errors
 ///
-/// If an address is wrong, or a server does not answer the first request. When the screen is
-/// updated, and for the others of several servers, failures are shown next to the server.
+/// If an address or a file is wrong, or a server does not answer the first request. When the screen
+/// is updated, and for the others of several servers, failures are shown next to the server.
 pub fn run(top: &Top) -> Result<()> {
     let authorization = top.auth_file.as_deref().map(hosts::authorization).transpose()?;
-    let find = |name: &String| Host::find(name, authorization.clone());
+    let tls = top.tls_ca.as_deref().map(ClientTls::open).transpose().map_err(Error::msg)?;
+    let credentials = Credentials { authorization, tls };
+    let find = |name: &String| Host::find(name, credentials.clone());
     let mut hosts = top.addresses.iter().map(find).collect::<Result<Vec<_>>>()?;
     hosts::fetch_all(&mut hosts);
     let mut output = std::io::stdout();

@@ -1,18 +1,20 @@
 //! The part of HTTP/1.1 that the admin address needs: one GET or HEAD for each connection.
 //!
 //! Invariants:
-//! 1. A request's head has at most [`MAX_HEAD_BYTES`] and [`TIMEOUT`] to arrive; nothing else of
-//!    the request is kept. The response has [`TIMEOUT`] to be received, and what the client sends
-//!    behind its request is read for [`DRAIN_TIMEOUT`]. These hold for the whole, however slowly
-//!    the bytes trickle.
+//! 1. A request's head has at most [`MAX_HEAD_BYTES`] and [`TIMEOUT`] to arrive, the handshake of
+//!    TLS included; nothing else of the request is kept. The response has [`TIMEOUT`] to be
+//!    received, and what the client sends behind its request is read for [`DRAIN_TIMEOUT`]. These
+//!    hold for the whole, however slowly the bytes trickle.
 //! 2. Every response states its length, closes the connection, and forbids loading content from
 //!    elsewhere.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Shutdown, TcpStream};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use amalgam_protocol::decode_base64;
+
+use super::stream::Stream;
 
 /// The longest head of a request.
 const MAX_HEAD_BYTES: usize = 8 << 10;
@@ -31,9 +33,6 @@ const BASIC: &[u8] = b"Basic ";
 
 /// The status of the response that asks for a user and a password.
 pub const UNAUTHORIZED: &str = "401 Unauthorized";
-
-/// How often a waiting read or write checks whether the server shuts down.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Bytes of a request that are read and discarded before the connection is closed, at most.
 const DRAIN_BYTES: usize = 64 << 10;
@@ -80,17 +79,18 @@ impl Response {
     }
 }
 
-/// Reads the head of a request. The inner error is the response to an invalid one.
+/// Completes the handshake, if there is one, and reads the head of a request. The inner error is
+/// the response to an invalid one.
 ///
 /// # Errors
 ///
-/// If the client has gone, sends nothing in time, or `is_ending`: then nothing can be answered.
+/// If the client has gone, sends nothing in time or no TLS where it must, or `is_ending`: then
+/// nothing can be answered.
 pub fn read_request(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     is_ending: impl Fn() -> bool,
 ) -> io::Result<Result<Request, Response>> {
     let deadline = Instant::now() + TIMEOUT;
-    stream.set_read_timeout(Some(POLL_INTERVAL))?;
     let mut head = Vec::with_capacity(1024);
     let mut buffer = [0; 1024];
     loop {
@@ -182,7 +182,7 @@ pub fn is_local_host(host: &str) -> bool {
 ///
 /// If the client does not receive it in time, or would have to be waited for while `is_ending`.
 pub fn respond(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     response: &Response,
     is_head: bool,
     is_ending: impl Fn() -> bool,
@@ -209,30 +209,33 @@ pub fn respond(
         bytes.push_str(body);
     }
     let deadline = Instant::now() + TIMEOUT;
-    stream.set_write_timeout(Some(POLL_INTERVAL))?;
     let mut rest = bytes.as_bytes();
+    let in_time = |result: io::Result<usize>| match result {
+        Err(error) if is_fatal_or_late(&error, deadline) || is_ending() => Err(error),
+        Ok(_) if Instant::now() > deadline => Err(io::ErrorKind::TimedOut.into()),
+        Ok(count) => Ok(Some(count)),
+        Err(_) => Ok(None),
+    };
     while !rest.is_empty() {
-        match stream.write(rest) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => rest = &rest[count..],
-            Err(error) if is_fatal_or_late(&error, deadline) || is_ending() => return Err(error),
-            Err(_) => {}
-        }
-        if Instant::now() > deadline {
-            return Err(io::ErrorKind::TimedOut.into());
+        match in_time(stream.write(rest))? {
+            Some(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Some(count) => rest = &rest[count..],
+            None => {}
         }
     }
-    stream.shutdown(Shutdown::Write)
+    stream.close();
+    while in_time(stream.flush().map(|()| 0))?.is_none() {}
+    stream.shutdown()
 }
 
 /// Reads and discards what the client still sends: closing a socket with unread input resets the
 /// connection, which would discard the response.
-pub fn drain(stream: &mut TcpStream, is_ending: impl Fn() -> bool) {
+pub fn drain(stream: &mut Stream, is_ending: impl Fn() -> bool) {
     let deadline = Instant::now() + DRAIN_TIMEOUT;
     let mut rest = [0; 4096];
     let mut drained = 0;
     while drained < DRAIN_BYTES && Instant::now() < deadline && !is_ending() {
-        match stream.read(&mut rest) {
+        match stream.discard(&mut rest) {
             Ok(0) | Err(_) => break,
             Ok(count) => drained += count,
         }

@@ -8,13 +8,15 @@
 //!    answered after a pause.
 //! 3. It changes nothing: only GET and HEAD are allowed.
 //! 4. A client can occupy one of [`MAX_CONNECTIONS`] threads for a few seconds at most, and gives
-//!    way to new ones while its request is not complete.
+//!    way to new ones while its request is not complete. The handshake of TLS is part of that time.
+//! 5. If the address has certificates, nothing is read or answered in plaintext.
 
 mod history;
 pub mod http;
 mod metrics;
 mod snapshot;
 mod status;
+mod stream;
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,6 +36,7 @@ use crate::state::server_state::ServerState;
 use history::History;
 use http::{Request, Response};
 use snapshot::Snapshot;
+use stream::Stream;
 
 /// Connections that are served at once. For a further one, the oldest whose request is not complete
 /// is closed; if there is none, the further one is.
@@ -247,11 +250,11 @@ impl Admin {
 
     fn answer<S: Store>(
         &self,
-        mut stream: TcpStream,
+        socket: TcpStream,
         client: &Client,
         state: &ServerState<S>,
     ) -> io::Result<()> {
-        stream.set_nonblocking(false)?;
+        let mut stream = Stream::open(socket, state.admin_tls.as_ref())?;
         let result = http::read_request(&mut stream, || self.is_ending())?;
         if let Ok(request) = &result
             && Access::of(request, state) == Access::Wrong

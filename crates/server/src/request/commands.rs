@@ -104,10 +104,12 @@ pub fn run<S: Store>(
             }
         }
         Command::Watch(arguments) => watch(context, slot, *arguments, reply),
-        Command::RefreshCertificates if state.tls.is_some() => match state.refresh_certificates() {
-            Ok(()) => reply.ok(out),
-            Err(error) => reply.line(out, error.as_bytes()),
-        },
+        Command::RefreshCertificates if state.has_certificates() => {
+            match state.refresh_certificates() {
+                Ok(()) => reply.ok(out),
+                Err(error) => reply.line(out, error.as_bytes()),
+            }
+        }
         Command::RefreshCertificates
         | Command::DebugTime(_)
         | Command::DebugItem(_)

@@ -9,7 +9,7 @@ use amalgam_index::mem::Evictions;
 use amalgam_index::{ClassStatistics, Statistics, Store};
 use amalgam_op::{IgnorePoison, ItemView};
 use amalgam_protocol::{Limits, item_bytes};
-use amalgam_tls::ServerTls;
+use amalgam_tls::{ServerTls, TlsSettings};
 
 use crate::auth::users::Users;
 use crate::compat::slab_classes::SlabClasses;
@@ -52,8 +52,11 @@ pub struct ServerState<S> {
     pub users: Option<Users>,
     /// The users of the admin address; None if it asks for no password.
     pub admin_users: Option<Users>,
-    /// Certificates and keys; None if no connection is secured.
+    /// Certificates and keys of clients' ports; None if no connection of theirs is secured.
     pub tls: Option<ServerTls>,
+    /// Certificates and keys of the admin address; None if it is not secured. Apart from `tls`, so
+    /// that `stats` counts clients' handshakes alone.
+    pub admin_tls: Option<ServerTls>,
     /// The time, and the flush generation.
     pub clock: Clock,
     /// The listening sockets, as `stats conns` shows them.
@@ -145,10 +148,11 @@ impl<S: Store> ServerState<S> {
         };
         let users = settings.users_file.as_deref().map(Users::load).transpose()?;
         let admin_users = settings.admin_users_file.as_deref().map(Users::load).transpose()?;
-        let tls = match settings.tls.clone() {
-            None => None,
-            Some(tls) => Some(ServerTls::open(tls, clock.seconds()).map_err(io::Error::other)?),
+        let open_tls = |tls: &Option<TlsSettings>| {
+            tls.clone().map(|tls| ServerTls::open(tls, clock.seconds())).transpose()
         };
+        let tls = open_tls(&settings.tls).map_err(io::Error::other)?;
+        let admin_tls = open_tls(&settings.admin_tls).map_err(io::Error::other)?;
         let estimates_misses =
             settings.estimates_misses && settings.evicts && engine_controls.is_some();
         Ok(Self {
@@ -158,6 +162,7 @@ impl<S: Store> ServerState<S> {
             users,
             admin_users,
             tls,
+            admin_tls,
             clock,
             listeners,
             registry: ConnectionRegistry::default(),
@@ -288,13 +293,20 @@ impl<S: Store> ServerState<S> {
         *self.statistics_baseline.lock().ignore_poison() = now;
     }
 
-    /// Reads the certificates again, if there are any.
+    /// Reads the certificates of clients' ports and of the admin address again.
     ///
     /// # Errors
     ///
-    /// If a file cannot be used; the old certificates then stay in use.
+    /// If a file cannot be used; the old certificates of that port then stay in use.
     pub fn refresh_certificates(&self) -> Result<(), String> {
-        self.tls.as_ref().map_or(Ok(()), |tls| tls.refresh(self.clock.seconds()))
+        let seconds = self.clock.seconds();
+        let ports = [&self.tls, &self.admin_tls];
+        ports.into_iter().flatten().try_for_each(|tls| tls.refresh(seconds))
+    }
+
+    /// Whether there are certificates to read again.
+    pub fn has_certificates(&self) -> bool {
+        self.tls.is_some() || self.admin_tls.is_some()
     }
 
     /// Makes the main thread return from waiting.
