@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -336,6 +337,13 @@ fn top_shows_a_server_and_says_why_it_cannot() {
     assert!(String::from_utf8_lossy(&gone.stderr).contains("--admin"));
 }
 
+/// The names of metrics in a text: of the server's own, and of its process.
+fn metrics_of(text: &str) -> BTreeSet<&str> {
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let is_ours = |word: &&str| word.starts_with("amalgam_") || word.starts_with("process_");
+    text.split(|letter| !is_part(letter)).filter(is_ours).collect()
+}
+
 #[test]
 fn the_operator_is_answered_at_a_node_of_a_cluster() {
     let arguments = ["cluster", "dev", "--nodes", "2", "--port", "0", "--admin", "127.0.0.1:0"];
@@ -367,6 +375,19 @@ fn the_operator_is_answered_at_a_node_of_a_cluster() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(metrics.contains("amalgam_commands_total{command=\"set\""), "{metrics}");
+    let known = metrics_of(&metrics);
+    for (file, alert) in
+        [("grafana/cluster.json", ""), ("prometheus/alerts.yml", "- alert: AmalgamNode")]
+    {
+        let path = format!("{}/../../packaging/{file}", env!("CARGO_MANIFEST_DIR"));
+        let asked = std::fs::read_to_string(&path).unwrap();
+        let asked = &asked[asked.find(alert).expect("an alert about nodes")..];
+        let names = metrics_of(asked);
+        assert!(names.len() > 2, "{file}: {names:?}");
+        for name in names {
+            assert!(known.contains(name), "{file} asks for {name}");
+        }
+    }
     assert!(String::from_utf8_lossy(&shown.stdout).contains("HOT KEYS"));
     let refused = run(&["cluster", "dev", "--admin", "0.0.0.0:0"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--admin-public"));
