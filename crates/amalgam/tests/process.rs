@@ -347,7 +347,10 @@ fn metrics_of(text: &str) -> BTreeSet<&str> {
 #[test]
 fn the_operator_is_answered_at_a_node_of_a_cluster() {
     let arguments = ["cluster", "dev", "--nodes", "2", "--port", "0", "--admin", "127.0.0.1:0"];
-    let mut child = command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+    let folder = temporary("operator");
+    let mut command = command(&arguments);
+    command.args(["--backups", "1", "--backup-space", "64M", "--backup-dir"]).arg(&folder);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let output = BufReader::new(child.stdout.take().unwrap());
     let lines: Vec<String> = output
         .lines()
@@ -363,17 +366,21 @@ fn the_operator_is_answered_at_a_node_of_a_cluster() {
         stream.read_to_string(&mut answer).unwrap();
         answer
     };
-    let metrics = page("/metrics");
-    // In its first seconds a node knows fewer members.
-    let (mut nodes, begin) = (String::new(), Instant::now());
-    while nodes.matches("\"answers\":true").count() < 2 {
-        assert!(begin.elapsed() < PATIENCE, "{nodes}");
+    let begin = Instant::now();
+    let metrics = loop {
+        let (nodes, metrics) = (page("/api/cluster"), page("/metrics"));
+        // In its first seconds a node knows fewer members, and has no backups.
+        let is_known = nodes.matches("\"answers\":true").count() == 2;
+        if is_known && metrics.contains("amalgam_cluster_unacknowledged_entries{") {
+            break metrics;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{nodes} {metrics}");
         std::thread::sleep(Duration::from_millis(100));
-        nodes = page("/api/cluster");
-    }
+    };
     let shown = run(&["top", "--once", address]);
     child.kill().unwrap();
     child.wait().unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
     assert!(metrics.contains("amalgam_commands_total{command=\"set\""), "{metrics}");
     let known = metrics_of(&metrics);
     for (file, alert) in
