@@ -149,11 +149,8 @@ fn serve_with<E: Engine>(
 /// has it in the same place.
 fn announce<E: Engine>(server: &Server<E>, engine: &str) {
     let addresses = server.addresses().join(",");
-    match server.admin_address() {
-        Some(admin) => {
-            let admin = format!("http://{admin}/");
-            log::info!(engine, admin = admin.as_str(); "listening on {addresses}");
-        }
+    match server.admin_url() {
+        Some(admin) => log::info!(engine, admin = admin.as_str(); "listening on {addresses}"),
         None => log::info!(engine; "listening on {addresses}"),
     }
     let is_logged = log::log_enabled!(log::Level::Info);
