@@ -111,8 +111,13 @@ def start_servers(suite, server):
     """Starts what the suite expects to find; returns the processes."""
     if server == "cluster":
         command = [amalgam_binary(), "cluster", "dev", "--nodes", "3", "--memory", "256MiB"]
-        listeners = [["-p", str(port)] for port in (11211, 11212, 11213)]
-        commands = [(command, listeners)]
+        commands = [
+            (
+                [*command, "--port", str(port), *options],
+                [["-p", str(port + node)] for node in range(3)],
+            )
+            for port, options in suite.clusters
+        ]
     else:
         launcher = WORK / "servers" / server / "memcached"
         commands = [([launcher, *listener], [listener]) for listener in suite.listeners]
