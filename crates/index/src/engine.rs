@@ -58,8 +58,8 @@ pub trait Store: Send + Sync + Sized + 'static {
         let _ = show;
     }
 
-    /// What the machines behind this store tell of themselves, as an array in JSON; None if there
-    /// are none. May take seconds.
+    /// What the machines behind this store told of themselves, in JSON; None if there are none.
+    /// Never waits for them.
     fn cluster(&self) -> Option<String> {
         None
     }

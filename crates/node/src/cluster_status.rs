@@ -1,6 +1,7 @@
 //! What the nodes of a cluster tell of themselves, for `amalgam cluster status` and the live page.
 
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use amalgam_cluster::overlay::Peer;
 use amalgam_cluster::wire::{MemoryUse, NodeMemory, NodeStatus};
@@ -12,7 +13,7 @@ use crate::client_connection::ClientError;
 use crate::clock::boot_ms;
 use crate::handshake::Credentials;
 
-/// For how long the operator is shown the same overview of the nodes, in milliseconds.
+/// Age at which an overview of the nodes is outdated, in milliseconds.
 const OVERVIEW_MS: u64 = 2_000;
 /// Nodes that are asked at a time.
 const ASKED_MAX: usize = 16;
@@ -52,26 +53,49 @@ pub struct NodeAnswer {
 /// What all nodes told last, for whoever looks at one of them all the time.
 #[derive(Debug, Default)]
 pub struct Overview {
-    /// In JSON, and when it was asked for, in [`boot_ms`].
+    /// In JSON, and when they had told it, in [`boot_ms`].
     last: Mutex<(u64, String)>,
-    /// Held while the nodes are asked.
-    asks: Mutex<()>,
+    /// Whether they are being asked.
+    is_asking: AtomicBool,
 }
 
 impl Overview {
-    /// What the members that `home` names told, as an array in JSON. Asks them unless that was done
-    /// just before, or is being done.
-    pub fn of(&self, home: &NodeStatus, credentials: &Credentials) -> String {
-        let last = || self.last.lock().ignore_poison();
-        let now_ms = boot_ms();
-        if last().0 + OVERVIEW_MS <= now_ms
-            && let Ok(_asks) = self.asks.try_lock()
+    /// What the members told, as a JSON object with its age. Never waits: if it is outdated, a
+    /// thread of its own asks the members that `home` names.
+    pub fn json(self: &Arc<Self>, home: Option<&NodeStatus>, credentials: &Credentials) -> String {
+        let (taken_ms, nodes) = self.last.lock().ignore_poison().clone();
+        let age_ms = boot_ms().saturating_sub(taken_ms);
+        if let Some(home) = home
+            && (nodes.is_empty() || age_ms >= OVERVIEW_MS)
+            && !self.is_asking.swap(true, Ordering::AcqRel)
         {
-            let connect = |at: &str| ClusterClient::connect(&[at.to_owned()], credentials, 0);
-            let nodes = Value::from(ClusterStatus::ask(home, connect).to_json());
-            *last() = (now_ms, nodes.to_string());
+            let asking = Asking(Arc::clone(self));
+            let (home, credentials) = (home.clone(), credentials.clone());
+            let ask = move || asking.ask(&home, &credentials);
+            // Without a thread the next request tries again.
+            let _ = std::thread::Builder::new().name("overview".to_owned()).spawn(ask);
         }
-        last().1.clone()
+        match nodes.is_empty() {
+            true => r#"{"age_ms":null,"nodes":[]}"#.to_owned(),
+            false => format!(r#"{{"age_ms":{age_ms},"nodes":{nodes}}}"#),
+        }
+    }
+}
+
+/// Whoever asks all nodes; another may when this is dropped.
+struct Asking(Arc<Overview>);
+
+impl Asking {
+    fn ask(&self, home: &NodeStatus, credentials: &Credentials) {
+        let connect = |at: &str| ClusterClient::connect(&[at.to_owned()], credentials, 0);
+        let nodes = Value::from(ClusterStatus::ask(home, connect).to_json()).to_string();
+        *self.0.last.lock().ignore_poison() = (boot_ms(), nodes);
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.is_asking.store(false, Ordering::Release);
     }
 }
 
@@ -92,15 +116,22 @@ impl ClusterStatus {
         let mut nodes = Vec::with_capacity(home.members.len());
         for members in home.members.chunks(ASKED_MAX) {
             std::thread::scope(|scope| {
-                let asked = members.iter().map(|(_, address)| scope.spawn(|| ask(address)));
-                let asked: Vec<_> = asked.collect();
-                for ((peer, address), answer) in members.iter().zip(asked) {
+                let ask = &ask;
+                let start = |(_, address): &'_ (Peer, String)| {
+                    let address = address.clone();
+                    std::thread::Builder::new().spawn_scoped(scope, move || ask(&address))
+                };
+                let asked: Vec<_> = members.iter().map(start).collect();
+                for ((peer, address), asked) in members.iter().zip(asked) {
                     let failed = |_| Err(ClientError::Answer("asking it failed".to_owned()));
                     nodes.push(NodeEntry {
                         peer: *peer,
                         address: address.clone(),
                         is_super: home.supers.contains(peer),
-                        answer: answer.join().unwrap_or_else(failed),
+                        answer: match asked {
+                            Ok(asked) => asked.join().unwrap_or_else(failed),
+                            Err(error) => Err(error.into()),
+                        },
                     });
                 }
             });

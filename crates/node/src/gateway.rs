@@ -74,7 +74,7 @@ pub struct Gateway {
     silent: Arc<SilentNodes>,
     answers_misses: bool,
     counts: LateCounts,
-    overview: Overview,
+    overview: Arc<Overview>,
 }
 
 impl Gateway {
@@ -92,7 +92,7 @@ impl Gateway {
             Flusher { state: Arc::clone(&state), membership, credentials: credentials.clone() };
         let flusher = Arc::new(flusher);
         let counts = LateCounts::default();
-        let overview = Overview::default();
+        let overview = Arc::default();
         Self {
             engines,
             state,
@@ -228,8 +228,7 @@ impl Store for Gateway {
     fn cluster(&self) -> Option<String> {
         // None only before the event loop's first second.
         let report = self.state.report();
-        let nodes = report.map(|own| self.overview.of(&own.status, &self.credentials));
-        Some(nodes.filter(|nodes| !nodes.is_empty()).unwrap_or_else(|| "[]".to_owned()))
+        Some(self.overview.json(report.as_ref().map(|own| &own.status), &self.credentials))
     }
 
     fn unready(&self) -> Option<&'static str> {

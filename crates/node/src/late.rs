@@ -19,13 +19,14 @@ use amalgam_index::Ticket;
 
 /// Operations of a worker that one node has under way, at most.
 const OPERATIONS_MAX: usize = 256;
-/// Bytes of the values of these, sent or expected, at most; a single one may have more. An answer
-/// comes behind those that were asked for before it: this many bytes take about a millisecond.
+/// Bytes of the long values of these, sent or expected, at most; a single one may have more. An
+/// answer comes behind those that were asked for before it: this many bytes take about a
+/// millisecond.
 const UNDER_WAY_BYTES: usize = 2 << 20;
 /// Bytes of a value that is short: it need not wait until long ones have come.
 const SHORT_BYTES: usize = 16 << 10;
-/// Bytes that short values may have under way beyond [`UNDER_WAY_BYTES`].
-const SHORT_ROOM_BYTES: usize = 1 << 20;
+/// Bytes that short values may have under way: neither kind takes room of the other.
+const SHORT_ROOM_BYTES: usize = 2 << 20;
 /// Reads of keys that did not come lately that one node has under way as if their values were
 /// short, at most; further ones count as the longest values that came lately.
 const UNKNOWN_MAX: usize = 4;
@@ -60,13 +61,22 @@ struct Waiting {
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     operations: usize,
-    bytes: usize,
+    /// Bytes of long values, and of short ones.
+    long_bytes: usize,
+    short_bytes: usize,
     /// Reads of keys that are not in [`Lengths`].
     unknown: usize,
 }
 
-/// The lengths of the values that came last, by the keys' hashes. One that is wrong costs others
-/// some time, or this read.
+impl Load {
+    /// The sum that a value of this length counts in.
+    fn bytes_of(&mut self, bytes: usize) -> &mut usize {
+        if bytes <= SHORT_BYTES { &mut self.short_bytes } else { &mut self.long_bytes }
+    }
+}
+
+/// The lengths of the values that came last, by the keys' hashes. A wrong one makes a short read
+/// wait for long ones, or lets one long value more be under way.
 #[derive(Debug)]
 struct Lengths {
     /// A part of the hash, and the bits of the length; no bits if the place is free.
@@ -155,14 +165,16 @@ impl LateOperations {
     /// Whether one more operation may be begun.
     pub fn has_room(&self, beginning: &Beginning) -> bool {
         let load = self.loads.get(&beginning.owner).copied().unwrap_or_default();
-        let (bytes, _) = self.weight(beginning);
-        let more = if bytes <= SHORT_BYTES { SHORT_ROOM_BYTES } else { 0 };
-        load.operations == 0
-            || load.operations < OPERATIONS_MAX && load.bytes + bytes <= UNDER_WAY_BYTES + more
+        let (bytes, _) = self.expected_bytes(beginning);
+        let fits = match bytes <= SHORT_BYTES {
+            true => load.short_bytes + bytes <= SHORT_ROOM_BYTES,
+            false => load.long_bytes == 0 || load.long_bytes + bytes <= UNDER_WAY_BYTES,
+        };
+        fits && load.operations < OPERATIONS_MAX
     }
 
     /// Bytes that an operation counts for, and whether it reads an unknown key.
-    fn weight(&self, beginning: &Beginning) -> (usize, bool) {
+    fn expected_bytes(&self, beginning: &Beginning) -> (usize, bool) {
         let hash = match beginning.content {
             Content::Sent(bytes) => return (bytes, false),
             Content::Read(hash) => hash,
@@ -207,7 +219,7 @@ impl LateOperations {
 
     /// An operation was begun that the client knows by `number`.
     pub fn begin(&mut self, beginning: &Beginning, number: u64) {
-        let (bytes, is_unknown) = self.weight(beginning);
+        let (bytes, is_unknown) = self.expected_bytes(beginning);
         let Beginning { ticket, is_repeatable, owner, content } = *beginning;
         let read_hash = match content {
             Content::Sent(_) => None,
@@ -220,7 +232,7 @@ impl LateOperations {
         self.under_way.insert(number, UnderWay { ticket, owner, bytes, read_hash, is_unknown });
         let load = self.loads.entry(owner).or_default();
         load.operations += 1;
-        load.bytes += bytes;
+        *load.bytes_of(bytes) += bytes;
         load.unknown += usize::from(is_unknown);
     }
 
@@ -231,7 +243,7 @@ impl LateOperations {
         let UnderWay { ticket, owner, .. } = ended;
         if let Some(load) = self.loads.get_mut(&owner) {
             load.operations -= 1;
-            load.bytes -= ended.bytes;
+            *load.bytes_of(ended.bytes) -= ended.bytes;
             load.unknown -= usize::from(ended.is_unknown);
             if load.operations == 0 {
                 self.loads.remove(&owner);
@@ -432,22 +444,27 @@ mod tests {
     #[test]
     fn reads_of_short_values_do_not_wait_for_long_ones() {
         let (mut late, mut answered, mut number) = (LateOperations::default(), Vec::new(), 0);
-        let (long, short, unknown) = (1 << 40, 1 << 40 | 1, 1 << 42);
+        let (long_key, short, unknown) = (1 << 40, 1 << 40 | 1, 1 << 42);
         // Before anything came all are taken for short.
-        let first = fill(&mut late, &mut number, owner(0), |_| Content::Read(long));
+        let first = fill(&mut late, &mut number, owner(0), |_| Content::Read(long_key));
         assert_eq!(first.clone().count(), OPERATIONS_MAX);
         first.for_each(|number| late.end(number, value((1 << 20) - 1), &mut answered));
         let begun = fill(&mut late, &mut number, owner(0), |_| Content::Read(short));
         begun.for_each(|number| late.end(number, value(500), &mut answered));
         late.value_bytes = 1 << 20;
-        let long = fill(&mut late, &mut number, owner(0), |_| Content::Read(long));
+        let long = fill(&mut late, &mut number, owner(0), |_| Content::Read(long_key));
         assert_eq!(long.clone().count(), 2);
         // Some whose values may be long are asked for all the same, the others wait.
         let new = fill(&mut late, &mut number, owner(0), |number| Content::Read(unknown + number));
         assert_eq!(new.clone().count(), UNKNOWN_MAX);
         let begun = fill(&mut late, &mut number, owner(0), |_| Content::Read(short));
         assert_eq!(begun.clone().count(), OPERATIONS_MAX - 2 - UNKNOWN_MAX);
-        for number in long.chain(new).chain(begun) {
+        // A long one begins when one has ended, however many short ones are under way.
+        let ended = long.start;
+        late.end(ended, value(1 << 19), &mut answered);
+        let next = fill(&mut late, &mut number, owner(0), |_| Content::Read(long_key));
+        assert_eq!(next.clone().count(), 1);
+        for number in long.chain(new).chain(begun).chain(next).filter(|number| *number != ended) {
             late.end(number, value(1), &mut answered);
         }
         assert!(late.loads.is_empty() && late.is_idle());

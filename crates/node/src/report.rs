@@ -1,5 +1,6 @@
 //! What a node shows of itself in the metrics of its clients' port.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use amalgam_cluster::client::ClientStatistics;
@@ -98,7 +99,8 @@ impl NodeReport {
             ("amalgam_cluster_backups", "Backups that each range is to have.", status.backups),
             (
                 "amalgam_cluster_reduced_ranges",
-                "Intervals of the node's ids that have fewer backups than they are to have.",
+                "Intervals of the node's ids that have fewer backups than they are to have, or \
+                 than there are other members.",
                 status.reduced.0,
             ),
             (
@@ -134,20 +136,24 @@ impl NodeReport {
         for (stage, count) in [("loading", loading), ("committing", committing)] {
             show(&Metric { name, help, label: Some(("stage", stage)), value: count as f64 });
         }
-        let nodes: Vec<String> =
-            self.backlogs.iter().map(|one| one.peer.node.get().to_string()).collect();
-        let each = || nodes.iter().zip(&self.backlogs);
+        // By node, as it may have a stream of an earlier incarnation too.
+        let mut nodes: BTreeMap<u16, (usize, usize)> = BTreeMap::new();
+        for backlog in &self.backlogs {
+            let (entries, bytes) = nodes.entry(backlog.peer.node.get()).or_default();
+            *entries += backlog.entries;
+            *bytes += backlog.bytes;
+        }
         let name = "amalgam_cluster_unacknowledged_entries";
         let help = "Changes that a backup has not acknowledged.";
-        for (node, backlog) in each() {
-            let label = Some(("backup", node.as_str()));
-            show(&Metric { name, help, label, value: backlog.entries as f64 });
+        for (node, (entries, _)) in &nodes {
+            let label = Some(("backup", &*node.to_string()));
+            show(&Metric { name, help, label, value: *entries as f64 });
         }
         let name = "amalgam_cluster_unacknowledged_bytes";
         let help = "Bytes of these changes, at most.";
-        for (node, backlog) in each() {
-            let label = Some(("backup", node.as_str()));
-            show(&Metric { name, help, label, value: backlog.bytes as f64 });
+        for (node, (_, bytes)) in &nodes {
+            let label = Some(("backup", &*node.to_string()));
+            show(&Metric { name, help, label, value: *bytes as f64 });
         }
     }
 }

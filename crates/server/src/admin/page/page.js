@@ -328,18 +328,23 @@ function memory(status) {
 }
 
 // The nodes of the cluster that this one is in. Those that cannot be asked have no numbers.
-function cluster(nodes) {
+function cluster({ nodes, age_ms: age }) {
   const body = byId("cluster").tBodies[0];
   body.replaceChildren();
   byId("cluster-card").hidden = false;
   const answers = nodes.filter((node) => node.answers);
   const sum = (column) => answers.reduce((total, node) => total + node[column], 0);
   const [partitions, lacking] = [sum("partitions"), sum("spans_short_of_copies")];
-  const words = [`${nodes.length} members`];
+  const words = [nodes.length === 1 ? "1 member" : `${nodes.length} members`];
   if (answers.length < nodes.length) words.push(`${nodes.length - answers.length} do not answer`);
-  words.push(lacking > 0 ? `${short(lacking)} spans lack copies` : "no copy is missing");
+  const wanted = answers.reduce((most, node) => Math.max(most, node.backups), 0);
+  const possible = Math.min(wanted, nodes.length - 1);
+  if (lacking > 0) words.push(`${short(lacking)} spans lack copies`);
+  else if (possible < wanted) words.push(`too few for ${wanted} backups of each key`);
+  else words.push("no copy is missing");
   const moves = sum("moves_from");
   words.push(moves > 0 ? `${short(moves)} ranges move` : "nothing moves");
+  if (age > 10000) words.push(`as of ${since(Math.round(age / 1000))} ago`);
   byId("cluster-note").textContent = nodes.length ? words.join(", ") + "." : "Not known yet.";
   for (const node of nodes) {
     const row = body.insertRow();
@@ -358,7 +363,7 @@ function cluster(nodes) {
     meter(row, Math.max(...used));
     cell(row, short(node.chunk_ids), "number");
     cell(row, `${short(node.moves_from)}, ${short(node.moves_to)}`, "number");
-    const whole = node.backups > 0 ? `${node.backups} of each` : "none wanted";
+    const whole = node.backups > 0 ? `${Math.min(node.backups, possible)} of each` : "none wanted";
     const lacks = `${short(node.spans_short_of_copies)} spans lack some`;
     cell(row, node.spans_short_of_copies > 0 ? lacks : whole, "");
     cell(row, short(node.kept_for_others), "number");
