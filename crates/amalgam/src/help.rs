@@ -32,7 +32,7 @@ const TOPICS: &[(&str, &[Topic])] = &[
     (
         "top",
         &[
-            ("Security", &["auth_file"]),
+            ("Security", &["auth_file", "tls_ca"]),
             ("Updates", &["every"]),
             ("Output", &["once", "json", "color"]),
         ],

@@ -361,6 +361,7 @@ fn the_operator_is_answered_at_a_node_of_a_cluster() {
     let address = address.expect("it is printed").trim_end_matches('/');
     let page = |path: &str| {
         let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();

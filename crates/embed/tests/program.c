@@ -71,7 +71,7 @@ static void *many_keys(void *thread) {
 static void bad_arguments(const char *engine) {
     static char large[1 << 17];
     const void *keys[2] = {"key", NULL};
-    size_t lengths[2] = {3, 3}, out[2], length = 0, stored = 7;
+    size_t lengths[2] = {3, 3}, out[2], found[2], length = 0, stored = 7;
     amalgam_map *other = NULL;
     CHECK(amalgam_get(NULL, "key", 3, large, 1, &length) == AMALGAM_BAD_POINTER);
     CHECK(amalgam_get(map, NULL, 3, large, 1, &length) == AMALGAM_BAD_POINTER);
@@ -86,9 +86,9 @@ static void bad_arguments(const char *engine) {
     CHECK(amalgam_set(map, "key", 3, "value", 5, UINT64_MAX) == AMALGAM_OK);
     CHECK(amalgam_count(map, NULL) == AMALGAM_BAD_POINTER);
     CHECK(amalgam_increment(map, "key", 3, 1, NULL) == AMALGAM_BAD_POINTER);
-    CHECK(amalgam_get_many(map, keys, lengths, 2, large, 9, out, out + 1, &length) ==
+    CHECK(amalgam_get_many(map, keys, lengths, 2, large, 9, out, found, &length) ==
           AMALGAM_BAD_POINTER);
-    CHECK(amalgam_get_many(map, keys, lengths, SIZE_MAX / 8, large, 9, out, out + 1, &length) ==
+    CHECK(amalgam_get_many(map, keys, lengths, SIZE_MAX / 8, large, 9, out, found, &length) ==
           AMALGAM_BAD_LENGTH);
     CHECK(amalgam_get_many(map, NULL, NULL, 0, NULL, 0, NULL, NULL, &length) == AMALGAM_OK);
     CHECK(amalgam_set_many(map, keys, lengths, keys, lengths, 2, 0, &stored) ==

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amalgam_server::{Settings, TlsSettings, Verify};
 use rustls::pki_types::pem::PemObject;
@@ -176,8 +176,10 @@ fn a_trickling_handshake_comes_to_its_end() {
     let server = start(file("server.pem"), false);
     let mut stream = connect(&server);
     let _ = stream.write(&[0x16, 3, 1, 0x3f, 0xff, 1, 0, 0x3f, 0xfb, 3, 3]);
+    let begin = Instant::now();
     // What arrives after the server has closed is answered by a reset.
     while stream.write_all(b"x").is_ok() {
+        assert!(begin.elapsed() < support::PATIENCE, "it trickles for ever");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

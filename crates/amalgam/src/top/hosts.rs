@@ -36,7 +36,9 @@ pub struct Host {
     pub name: String,
     /// The name or IP address in it, which the server's certificate must be for.
     host: String,
-    address: SocketAddr,
+
+    /// Where it may listen, in the order in which these are tried.
+    addresses: Vec<SocketAddr>,
     /// The last status that the server sent; null before the first.
     pub status: Value,
     /// Why the last request failed; None if it succeeded.
@@ -67,12 +69,12 @@ impl Host {
         };
         let address = address.trim_end_matches('/');
         let found = amalgam_bench::resolve(address);
-        let mut found = found.with_context(|| name.to_owned()).usage()?;
-        let socket_address = found.next().with_context(|| format!("{name}: no such address"))?;
+        let addresses: Vec<_> = found.with_context(|| name.to_owned()).usage()?.collect();
+        ensure!(!addresses.is_empty(), "{name}: no such address");
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let (name, status) = (name.to_owned(), Value::Null);
-        Ok(Self { name, host, address: socket_address, status, problem: None, credentials })
+        Ok(Self { name, host, addresses, status, problem: None, credentials })
     }
 
     /// A server that answered.
@@ -81,7 +83,7 @@ impl Host {
         Self {
             name: name.to_owned(),
             host: name.to_owned(),
-            address: SocketAddr::from(([127, 0, 0, 1], 9150)),
+            addresses: Vec::new(),
             status,
             problem: None,
             credentials: Credentials::default(),
@@ -90,12 +92,13 @@ impl Host {
 
     /// Asks the server, and keeps what it answered before if it does not answer now.
     fn fetch(&mut self) {
-        let address = self.address;
         match self.ask() {
             Ok(status) => (self.status, self.problem) = (status, None),
             Err(error) => {
+                let all: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+                let (all, address) = (all.join(", "), &self.name);
                 self.problem = Some(format!(
-                    "no answer from {address}: {error:#}; is the server running with --admin \
+                    "no answer from {all}: {error:#}; is the server running with --admin \
                      {address}?"
                 ));
             }
@@ -104,8 +107,18 @@ impl Host {
 
     /// The server's status.
     fn ask(&self) -> Result<Value> {
-        let Self { address, host, credentials, .. } = self;
-        let stream = TcpStream::connect_timeout(address, PATIENCE)?;
+        let Self { addresses, host, credentials, .. } = self;
+        // A name may have an address of IPv6 where the server listens on IPv4 alone.
+        let mut connected = Err(Error::msg("it has no address"));
+        for address in addresses {
+            connected = TcpStream::connect_timeout(address, PATIENCE)
+                .map(|stream| (stream, address))
+                .map_err(Error::from);
+            if connected.is_ok() {
+                break;
+            }
+        }
+        let (stream, address) = connected?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let field = credentials.authorization.as_ref();

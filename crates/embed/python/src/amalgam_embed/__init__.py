@@ -28,6 +28,7 @@ _BUFFER_TOO_SHORT = 2
 _ABSENT = ctypes.c_size_t(-1).value
 # Longer buffers are not kept for the next read.
 _KEPT_BYTES = 1 << 20
+_KEPT_BUFFERS = 8
 
 _pointer, _size, _number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64
 # The arrays that the library reads and writes are of this type, which has 64 bits.
@@ -123,7 +124,7 @@ def _take():
 
 
 def _give(buffer):
-    if buffer.capacity <= _KEPT_BYTES:
+    if buffer.capacity <= _KEPT_BYTES and len(_idle) < _KEPT_BUFFERS:
         _idle.append(buffer)
 
 
