@@ -5,7 +5,7 @@ HOST ?= 127.0.0.1
 # A server of root has to be told as whom it serves.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),-u root)
 
-.PHONY: help run docs test setup fmt clippy unit examples doc tidy loom shuttle miri tsan clients \
+.PHONY: help run docs test setup fmt clippy unit examples doc tidy models loom shuttle miri tsan clients \
 	clients-short namespaces cluster-test differential soak simulation mutants hostile fuzz fuzz-short rtl-test \
 	rtl-lint rtl-full rtl-synth rtl-wave deny sbom release arm64 oracle oracle-short
 .DEFAULT_GOAL := help
@@ -32,7 +32,7 @@ test:            ## everything that must pass before a change lands
 setup:           ## install what `make test` needs
 	@scripts/setup test
 
-fmt clippy unit examples doc tidy loom shuttle miri tsan clients clients-short namespaces \
+fmt clippy unit examples doc tidy models loom shuttle miri tsan clients clients-short namespaces \
 cluster-test differential soak simulation mutants hostile fuzz fuzz-short rtl-test rtl-lint rtl-full rtl-synth \
 rtl-wave deny sbom release arm64 oracle oracle-short:
 	@scripts/setup $@
@@ -49,6 +49,7 @@ rtl-wave deny sbom release arm64 oracle oracle-short:
 #arm64:          ## tests of engines, protocols, server and cluster on 64-bit Arm, emulated (ARGS)
 #doc:            ## documentation, warnings denied
 #tidy:           ## the rules of this project only
+#models:         ## HotRing's ring as a model, in every order of its steps
 #loom:           ## exhaustive interleavings of small models
 #shuttle:        ## random interleavings of the rings' protocols
 #miri:           ## undefined behaviour in `op`, `index::mem` and three engines

@@ -34,11 +34,13 @@ const ALL_FIGURES: [&str; 7] = [
 ];
 
 /// Builds the product's binary into the laboratory's folder, because the figures of servers and
-/// clusters start it. For this test, Cargo builds only this package's own binary.
+/// clusters start it. For this test, Cargo builds only this package's own binary; from the root it
+/// uses the libraries that all tests share.
 fn build_the_product() {
     let own = Path::new(env!("CARGO_BIN_EXE_amalgam-lab"));
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "-q", "--workspace", "--bin", "amalgam"]);
+    cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    cargo.args(["build", "-q", "--bin", "amalgam"]);
     if own.parent().is_some_and(|folder| folder.ends_with("release")) {
         cargo.arg("--release");
     }

@@ -3,8 +3,6 @@
 //! `docs/hotring.md` has the protocol in prose; loom runs the code itself, in fewer orders. Tests
 //! that break a rule see it found out.
 
-#![cfg(not(loom))]
-
 mod rehash;
 
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
