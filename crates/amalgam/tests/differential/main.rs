@@ -128,7 +128,11 @@ impl Comparison {
             }
             let is_alike = answers::agree(&expected, &answered);
             if verdict == Verdict::Paused && !is_alike {
-                println!("sequence {sequence}, turn {turn}: after a pause\n{expected}{answered}");
+                let history = self.history(sequence, turn);
+                println!(
+                    "sequence {sequence}, turn {turn}: after a pause\n{history}\
+                     memcached answered:\n{expected}\nwe answered:\n{answered}"
+                );
                 return verdict;
             }
             assert!(

@@ -12,8 +12,8 @@
 use std::ops::ControlFlow;
 use std::sync::{Mutex, TryLockError};
 
-use amalgam_index::{Found, Sink, Statistics, Worker};
-use amalgam_op::{IgnorePoison, Key, Now, Op, Outcome, StoreMode, Verb};
+use amalgam_index::{Found, Patience, Sink, Statistics, Worker};
+use amalgam_op::{Get, IgnorePoison, Key, Now, Op, Outcome, StoreMode, Verb};
 use amalgam_sketch::miss_ratio_curve::{Access, AccessKind, MissRatioCurve};
 
 use crate::metrics::counters::Counters;
@@ -209,10 +209,11 @@ impl<'s> AccessRecorder<'s> {
     }
 }
 
-/// What a read of a key finds.
+/// What a key holds. The item's own record of accesses is left alone: to be sampled is no access.
 fn find(key: &Key<'_>, index: &mut impl Worker, now: &Now) -> Option<SampledItem> {
     let mut found = FoundItem(None);
-    index.get_batch(&[*key], now, &mut found);
+    let verb = Verb::Get(Get { is_quiet_access: true, ..Get::default() });
+    index.apply(&Op { key: *key, verb }, now, &mut found);
     found.0
 }
 
@@ -229,6 +230,10 @@ impl Sink for FoundItem {
     fn miss(&mut self, _: usize) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
+
+    fn patience(&self, _: usize) -> Patience {
+        Patience::Never
+    }
 }
 
 /// The word for a state of the curve in reports.
@@ -244,4 +249,31 @@ pub fn state_name(curve: &Curve) -> &'static str {
 fn sampled_item(bytes: usize, expiry: amalgam_op::Expiry) -> SampledItem {
     let bytes = bytes as u64 + ITEM_BYTES;
     SampledItem { bytes: bytes.min(u64::from(u32::MAX)) as u32, expiry_seconds: expiry.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use amalgam_index::{Configuration, Cursor, Engine, Mercury, NullSink, Store as _};
+    use amalgam_op::Store;
+
+    /// Meta `h` and eviction judge an item by what clients read of it.
+    #[test]
+    fn a_sampled_item_is_not_accessed_by_that() {
+        let index = Mercury::open(&Configuration::default()).unwrap();
+        let (mut worker, now) = (index.worker(), Now::at(100));
+        let mut recorder = AccessRecorder::new(None);
+        let key = Key::new(b"key", index.seed());
+        let verb = Verb::Store(Store::new(StoreMode::Set, b"value", 0, 0));
+        worker.apply(&Op { key, verb }, &now, &mut NullSink);
+        recorder.read(&key, &mut worker, &now);
+        let found = recorder.accesses.pop().expect("one access");
+        assert!(matches!(found.kind, AccessKind::Hit(item) if item.bytes > 8), "{found:?}");
+        let mut is_fetched = true;
+        worker.scan(Cursor::START, usize::MAX, &mut |item| {
+            is_fetched = item.fetched;
+            ControlFlow::Continue(())
+        });
+        assert!(!is_fetched);
+    }
 }
