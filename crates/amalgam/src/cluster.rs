@@ -60,6 +60,9 @@ const LEASE_SECONDS: u64 = 3;
 /// The address that a node listens on for other nodes, unless it is told another.
 pub const LISTEN: &str = "127.0.0.1:7911";
 
+/// The environment variable that marks a program that started anew to join again.
+const REJOIN_VARIABLE: &str = "AMALGAM_REJOINS";
+
 /// The environment variable with the password of etcd's user, used if no file is given.
 const ETCD_PASSWORD_VARIABLE: &str = "AMALGAM_ETCD_PASSWORD";
 
@@ -487,6 +490,7 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
         threads: options.shared.thread_count()?,
         cache_bytes: CACHE_BYTES,
         super_share_percent,
+        was_member: std::env::var_os(REJOIN_VARIABLE).is_some(),
         backups: backups(options)?,
         ..NodeConfiguration::default()
     })
@@ -619,7 +623,7 @@ fn rejoin() -> anyhow::Result<()> {
     let mut arguments = std::env::args_os();
     let name = arguments.next().context("the program has no name")?;
     let mut again = std::process::Command::new("/proc/self/exe");
-    let error = again.arg0(name).args(arguments).exec();
+    let error = again.arg0(name).args(arguments).env(REJOIN_VARIABLE, "1").exec();
     Err(error).context("the node could not start anew to join again")
 }
 

@@ -209,6 +209,9 @@ pub struct NodeConfiguration {
     pub cache_bytes: usize,
     /// Percentage of the nodes that are super peers. The same on all nodes of a cluster.
     pub super_share_percent: u8,
+    /// Whether this process was a member before, with the same configuration: it is not tried again
+    /// whether the members accept it. Nodes that come back together would wait for each other.
+    pub was_member: bool,
     /// None for a cluster without backups. The same choice on all nodes.
     pub backups: Option<BackupConfiguration>,
 }
@@ -296,6 +299,7 @@ impl Default for NodeConfiguration {
             threads: amalgam_server::Settings::default().threads,
             cache_bytes: 4 << 20,
             super_share_percent: OverlaySettings::default().super_share_percent,
+            was_member: false,
             backups: None,
         }
     }
@@ -346,8 +350,10 @@ impl RunningNode {
         let backups = configuration.backups.as_ref();
         let storage = backups.map(|backups| FileStorage::open(&backups.folder)).transpose()?;
         let storage = storage.map(wrap);
-        check_admission(membership.as_ref(), &credentials)?;
         let advertised = configuration.advertise.clone().unwrap_or_else(|| address.to_string());
+        if !configuration.was_member {
+            check_admission(membership.as_ref(), &credentials, &advertised)?;
+        }
         let name = Some(&configuration.name).filter(|name| !name.is_empty()).unwrap_or(&advertised);
         // A new cluster would take the place of the one that the node can help to restore.
         if let Some(backups) = &configuration.backups
@@ -686,15 +692,18 @@ fn is_due(next_warning: &mut Instant, now: Instant) -> bool {
 }
 
 /// Tries a handshake with some members before the node joins: a member that the others refuse would
-/// never be heard. Members that do not answer are not waited for.
+/// never be heard. Members that do not answer are not waited for, and its own address, which its
+/// former incarnation may still have there, is not tried: nobody answers yet.
 fn check_admission(
     membership: &dyn Membership,
     credentials: &Credentials,
+    own_address: &str,
 ) -> Result<(), NodeError> {
     let identity = Identity::new(0, None, &credentials.without_operator());
     let snapshot = with_retry(|| membership.snapshot())?;
+    let others = snapshot.members().map(|(_, address)| address);
     let addresses: Vec<&str> =
-        snapshot.members().map(|(_, address)| address).take(ASKED_MAX).collect();
+        others.filter(|address| *address != own_address).take(ASKED_MAX).collect();
     // Concurrently, since nodes that start together with this one do not answer yet.
     let answers: Vec<Result<(), ClientError>> = std::thread::scope(|scope| {
         let identity = &identity;
