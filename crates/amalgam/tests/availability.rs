@@ -405,6 +405,7 @@ fn nodes_join_again_when_etcd_is_back() {
         "failovers{stage=\"loading\"} 0",
         "lease_left_seconds ",
         "unacknowledged_entries{backup=",
+        "peer_round_trip_seconds{peer=",
         "forwarded_total{result=\"answered\"} ",
     ] {
         assert!(metrics.contains(&format!("\namalgam_cluster_{family}")), "{family}: {metrics}");

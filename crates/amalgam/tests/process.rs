@@ -372,7 +372,10 @@ fn the_operator_is_answered_at_a_node_of_a_cluster() {
         let (nodes, metrics) = (page("/api/cluster"), page("/metrics"));
         // In its first seconds a node knows fewer members, and has no backups.
         let is_known = nodes.matches("\"answers\":true").count() == 2;
-        if is_known && metrics.contains("amalgam_cluster_unacknowledged_entries{") {
+        let waited = ["unacknowledged_entries{", "peer_round_trip_seconds{"]
+            .map(|name| format!("amalgam_cluster_{name}"));
+        if is_known && waited.iter().all(|name| metrics.contains(name)) {
+            assert_eq!(nodes.matches("\"round_trip_us\":").count(), 2, "{nodes}");
             break metrics;
         }
         assert!(begin.elapsed() < PATIENCE, "{nodes} {metrics}");

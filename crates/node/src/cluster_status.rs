@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use std::time::{Duration, Instant};
 use amalgam_cluster::overlay::Peer;
 use amalgam_cluster::wire::{MemoryUse, NodeMemory, NodeStatus};
 use amalgam_op::IgnorePoison;
@@ -13,6 +14,7 @@ use crate::client_connection::ClientError;
 use crate::clock::boot_ms;
 use crate::handshake::Credentials;
 
+use crate::report::NodeReport;
 /// Age at which an overview of the nodes is outdated, in milliseconds.
 const OVERVIEW_MS: u64 = 2_000;
 /// Nodes that are asked at a time.
@@ -49,6 +51,9 @@ pub struct NodeAnswer {
     /// Its memory, unless it is of another release, which may not tell.
     pub memory: Option<NodeMemory>,
 }
+    /// How long it takes to answer: a probe of the node that asks, smoothed, or the question for
+    /// its status if no node asks, or none that probes it.
+    pub round_trip: Duration,
 
 /// What all nodes told last, for whoever looks at one of them all the time.
 #[derive(Debug, Default)]
@@ -62,7 +67,11 @@ pub struct Overview {
 impl Overview {
     /// What the members told, as a JSON object with its age. Never waits: if it is outdated, a
     /// thread of its own asks the members that `home` names.
-    pub fn json(self: &Arc<Self>, home: Option<&NodeStatus>, credentials: &Credentials) -> String {
+    pub fn json(
+        self: &Arc<Self>,
+        home: Option<&Arc<NodeReport>>,
+        credentials: &Credentials,
+    ) -> String {
         let (taken_ms, nodes) = self.last.lock().ignore_poison().clone();
         let age_ms = boot_ms().saturating_sub(taken_ms);
         if let Some(home) = home
@@ -70,7 +79,7 @@ impl Overview {
             && !self.is_asking.swap(true, Ordering::AcqRel)
         {
             let asking = Asking(Arc::clone(self));
-            let (home, credentials) = (home.clone(), credentials.clone());
+            let (home, credentials) = (Arc::clone(home), credentials.clone());
             let ask = move || asking.ask(&home, &credentials);
             // Without a thread the next request tries again.
             let _ = std::thread::Builder::new().name("overview".to_owned()).spawn(ask);
@@ -86,9 +95,15 @@ impl Overview {
 struct Asking(Arc<Overview>);
 
 impl Asking {
-    fn ask(&self, home: &NodeStatus, credentials: &Credentials) {
+    fn ask(&self, home: &NodeReport, credentials: &Credentials) {
         let connect = |at: &str| ClusterClient::connect(&[at.to_owned()], credentials, 0);
-        let nodes = Value::from(ClusterStatus::ask(home, connect).to_json()).to_string();
+        let mut all = ClusterStatus::ask(&home.status, connect);
+        for (peer, time) in &home.round_trips {
+            let answers = all.nodes.iter_mut().filter(|node| node.peer == *peer);
+            let answers = answers.flat_map(|node| &mut node.answer);
+            answers.for_each(|answer| answer.round_trip = *time);
+        }
+        let nodes = Value::from(all.to_json()).to_string();
         *self.0.last.lock().ignore_poison() = (boot_ms(), nodes);
     }
 }
@@ -109,9 +124,11 @@ impl ClusterStatus {
         let ask = |address: &str| {
             let mut client = connect(address)?;
             let status = client.status()?;
+            let begin = Instant::now();
             let is_same = status.release == home.release;
+            let round_trip = begin.elapsed();
             let memory = is_same.then(|| client.memory()).and_then(Result::ok);
-            Ok(NodeAnswer { status, memory })
+            Ok(NodeAnswer { status, memory, round_trip })
         };
         let mut nodes = Vec::with_capacity(home.members.len());
         for members in home.members.chunks(ASKED_MAX) {
@@ -157,13 +174,14 @@ impl NodeEntry {
             "answers": self.answer.is_ok(),
         });
         let more = match &self.answer {
-            Ok(NodeAnswer { status: own, memory }) => json!({
+            Ok(NodeAnswer { status: own, memory, round_trip }) => json!({
                 "partitions": own.partitions,
                 "chunk_ids": own.ids,
                 "spans": own.spans,
                 "ranges": own.ranges.0,
                 "moves_from": own.moves.0,
                 "moves_to": own.moves.1,
+                "round_trip_us": u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX),
                 "backups": own.backups,
                 "spans_short_of_copies": own.reduced.0 + own.reduced.1,
                 "kept_for_others": own.kept,

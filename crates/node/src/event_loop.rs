@@ -19,8 +19,9 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Instant;
 
-use amalgam_cluster::chunks::{Action, ChunkError, ChunkStore, Reply, Request};
+use amalgam_cluster::chunks::{Action, ChunkStore, Reply, Request};
 use amalgam_cluster::coordinator::Proposal;
 use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::node::{Node, NodeCommand};
@@ -39,11 +40,12 @@ use crate::lease_keeper::FINAL_TARGET;
 use crate::membership::Snapshot;
 use crate::node_state::NodeState;
 use crate::own_requests::{OwnReplies, OwnRequest};
+use crate::round_trips::RoundTrips;
 
 mod about_node;
 mod reply_target;
 
-use reply_target::ReplyTarget;
+use reply_target::{ReplyTarget, refuse};
 
 /// How often the node looks at its clock, in milliseconds.
 const TICK_MS: u64 = 10;
@@ -108,6 +110,7 @@ pub struct EventLoop<S> {
     dialed: BTreeMap<Peer, u64>,
     /// When each node was last dialed, in [`boot_ms`].
     dialed_ms: BTreeMap<Peer, u64>,
+    round_trips: RoundTrips,
     /// Connections whose handshake is not complete.
     unauthenticated: Admission,
     /// When the listener is polled again, in [`boot_ms`]; None while it is polled.
@@ -166,6 +169,7 @@ impl<S: ChunkStore> EventLoop<S> {
             next_connection: FIRST_CONNECTION,
             dialed: BTreeMap::new(),
             dialed_ms: BTreeMap::new(),
+            round_trips: RoundTrips::default(),
             unauthenticated: Admission::default(),
             accepts_from_ms: None,
             local: VecDeque::new(),
@@ -244,6 +248,7 @@ impl<S: ChunkStore> EventLoop<S> {
             self.node.set_racks(snapshot.racks.clone());
             self.node.on_view(&snapshot.view, &mut out);
             self.dialed_ms.retain(|peer, _| snapshot.view.has(*peer));
+            self.round_trips.retain(|peer| snapshot.view.has(peer));
             self.snapshot = snapshot;
         }
         // At each tick, since flushes may have to wait for a sweep, and for the writes of other
@@ -388,6 +393,7 @@ impl<S: ChunkStore> EventLoop<S> {
         self.unauthenticated.remove(number);
         self.waiting.retain(|_, to| !matches!(to, ReplyTarget::Connection(of, _) if *of == number));
         if let Some(connection) = self.connections.remove(&number) {
+            self.interrupt_round_trip(&connection);
             self.client_bytes -= connection.charged_bytes;
             if let Some(peer) = connection.dialed {
                 self.dialed.remove(&peer);
@@ -543,6 +549,9 @@ impl<S: ChunkStore> EventLoop<S> {
             }
             return;
         }
+        if matches!(packet, Packet::Overlay(Message::Alive { .. })) {
+            self.round_trips.answer(from, Instant::now());
+        }
         let mut out = Vec::new();
         self.node.on_packet(from, packet, &mut boot_ms, &mut out);
         self.execute(out);
@@ -669,6 +678,7 @@ impl<S: ChunkStore> EventLoop<S> {
                 NodeCommand::Send(to, packet) if to == self.me => self.local.push_back(packet),
                 NodeCommand::Send(to, packet) => {
                     if let Some(connection) = self.route(to) {
+                        self.begin_round_trip(to, connection, &packet);
                         self.push(connection, 0, &packet);
                     }
                 }
@@ -784,10 +794,4 @@ impl<S: ChunkStore> EventLoop<S> {
             Err(_) => self.close(number),
         }
     }
-}
-
-/// The reply to a request that comes too late to be executed.
-fn refuse(request: &Request) -> Reply {
-    let numbers = request.operations.iter().map(|operation| operation.number);
-    numbers.map(|number| (number, Err(ChunkError::Unavailable))).collect()
 }

@@ -228,7 +228,7 @@ impl Store for Gateway {
     fn cluster(&self) -> Option<String> {
         // None only before the event loop's first second.
         let report = self.state.report();
-        Some(self.overview.json(report.as_ref().map(|own| &own.status), &self.credentials))
+        Some(self.overview.json(report.as_ref(), &self.credentials))
     }
 
     fn unready(&self) -> Option<&'static str> {

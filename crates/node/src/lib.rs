@@ -8,7 +8,8 @@
 //! memcached's clients for the whole cluster, with the items of its own node at hand
 //! (`owned_items`), what its event loop has to execute by way of `own_requests`, and those of
 //! others later (`late`). `state_file` keeps a copy of what etcd holds
-//! next to a node's backups, and `restore` makes a cluster of such copies.
+//! next to a node's backups, and `restore` makes a cluster of such copies. `report` and
+//! `cluster_status` tell what a node and all nodes do, with `round_trips` between them.
 //! `fuzzing`, in builds of fuzz targets only, has doors to what is otherwise reached through
 //! sockets.
 //!
@@ -47,6 +48,7 @@ mod owned_items;
 mod report;
 mod reserve;
 mod restore;
+mod round_trips;
 mod silence;
 mod state_file;
 

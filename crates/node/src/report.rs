@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use amalgam_cluster::client::ClientStatistics;
+use amalgam_cluster::overlay::Peer;
 use amalgam_cluster::replication::Backlog;
 use amalgam_cluster::wire::{MemoryUse, NodeMemory, NodeStatus};
 use amalgam_index::Metric;
@@ -17,6 +19,8 @@ pub struct NodeReport {
     pub failovers: (usize, usize),
     /// What its backups have not acknowledged.
     pub backlogs: Vec<Backlog>,
+    /// How long the nodes that it probes take to answer.
+    pub round_trips: Vec<(Peer, Duration)>,
 }
 
 /// What the workers have had other nodes, or their own event loop, execute. Relaxed: these are
@@ -154,6 +158,13 @@ impl NodeReport {
         for (node, (_, bytes)) in &nodes {
             let label = Some(("backup", &*node.to_string()));
             show(&Metric { name, help, label, value: *bytes as f64 });
+        }
+        let name = "amalgam_cluster_peer_round_trip_seconds";
+        let help = "Time until another node answers a probe, smoothed, or for which its answer is \
+                    outstanding if that is longer: of the nodes that this one probes.";
+        for (peer, time) in &self.round_trips {
+            let label = Some(("peer", &*peer.node.get().to_string()));
+            show(&Metric { name, help, label, value: time.as_secs_f64() });
         }
     }
 }

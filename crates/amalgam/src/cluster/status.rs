@@ -116,7 +116,7 @@ fn line(node: &NodeEntry, revision: u64) -> String {
         if node.is_super { "yes" } else { "-" }.to_owned(),
     ];
     match &node.answer {
-        Ok(NodeAnswer { status: own, memory }) => {
+        Ok(NodeAnswer { status: own, memory, .. }) => {
             let numbers = [own.partitions, own.ids, own.spans, own.ranges.0];
             texts.extend(numbers.map(|number| number.to_string()));
             texts.extend([own.moves.0, own.moves.1].map(|number| number.to_string()));

@@ -3,10 +3,12 @@
 use std::time::Instant;
 
 use amalgam_cluster::chunks::ChunkStore;
-use amalgam_cluster::wire::{Control, NodeStatus, OwnedRange};
+use amalgam_cluster::overlay::{Message, Peer};
+use amalgam_cluster::wire::{Control, NodeStatus, OwnedRange, Packet};
 
 use super::EventLoop;
 use crate::clock::boot_ms;
+use crate::connection::{Connection, Role};
 use crate::report::NodeReport;
 
 impl<S: ChunkStore> EventLoop<S> {
@@ -15,7 +17,24 @@ impl<S: ChunkStore> EventLoop<S> {
         let status = self.status();
         let chunks = self.node.chunks();
         let backlogs = chunks.replication().backlogs();
-        NodeReport { status, failovers: chunks.failover_stages(), backlogs }
+        let round_trips = self.round_trips.all(Instant::now());
+        NodeReport { status, failovers: chunks.failover_stages(), backlogs, round_trips }
+    }
+
+    /// Starts the clock if this packet is a probe. What waits for a handshake is not measured.
+    pub(super) fn begin_round_trip(&mut self, to: Peer, number: u64, packet: &Packet) {
+        let is_probe = matches!(packet, Packet::Overlay(Message::Probe { .. }));
+        let connection = self.connections.get(&number).filter(|_| is_probe);
+        if connection.is_some_and(|one| matches!(one.role, Role::Peer(_))) {
+            self.round_trips.ask(to, Instant::now());
+        }
+    }
+
+    /// Stops the clock if this connection may have had a probe or its answer.
+    pub(super) fn interrupt_round_trip(&mut self, closed: &Connection) {
+        if let Role::Peer(peer) = closed.role {
+            self.round_trips.interrupt(peer);
+        }
     }
 
     /// The answer to a question about this node; None if it knows none.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use amalgam_cluster::chunks::{ChunkError, Reply, Request};
+
 use crate::own_requests::OwnReplies;
 
 /// Where the reply to a request goes.
@@ -18,4 +20,10 @@ impl ReplyTarget {
     pub(super) fn is_late(&self, now_ms: u64) -> bool {
         matches!(self, Self::Worker(_, Some(until_ms)) if now_ms >= *until_ms)
     }
+}
+
+/// The reply to a request that comes too late to be executed.
+pub(super) fn refuse(request: &Request) -> Reply {
+    let numbers = request.operations.iter().map(|operation| operation.number);
+    numbers.map(|number| (number, Err(ChunkError::Unavailable))).collect()
 }

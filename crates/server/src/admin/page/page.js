@@ -352,7 +352,7 @@ function cluster({ nodes, age_ms: age }) {
     cell(row, node.address + (node.is_super_peer ? ", keeps metadata" : ""), "");
     if (!node.answers) {
       row.className = "bad";
-      cell(row, `does not answer: ${node.error}`, "").colSpan = 9;
+      cell(row, `does not answer: ${node.error}`, "").colSpan = 10;
       continue;
     }
     if (node.spans_short_of_copies > 0) row.className = "short";
@@ -369,6 +369,7 @@ function cluster({ nodes, age_ms: age }) {
     cell(row, short(node.kept_for_others), "number");
     cell(row, duration(1000 * node.lease_left_ms), "number");
     cell(row, short(node.operations_per_second), "number");
+    cell(row, duration(node.round_trip_us), "number");
     cell(row, short(node.hot_moves), "number");
   }
 }
