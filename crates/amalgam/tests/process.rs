@@ -399,7 +399,9 @@ fn the_operator_is_answered_at_a_node_of_a_cluster() {
             assert!(known.contains(name), "{file} asks for {name}");
         }
     }
-    assert!(String::from_utf8_lossy(&shown.stdout).contains("HOT KEYS"));
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.contains("HOT KEYS") && shown.contains("ROUND TRIP"), "{shown}");
+    assert_eq!(shown.lines().filter(|line| line.contains(" serves ")).count(), 2, "{shown}");
     let refused = run(&["cluster", "dev", "--admin", "0.0.0.0:0"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--admin-public"));
 }

@@ -8,10 +8,12 @@ use ratatui::widgets::{Block, Borders, Gauge, Paragraph, Row, Sparkline, Table, 
 use serde_json::Value;
 
 use super::hosts::Host;
+use super::nodes;
 use super::text::{
     SUMMARY_COLUMNS, SUMMARY_HEAD, bytes, column, duration, engine_facts, latest, number, percent,
     shares, short, summary, sums, tame,
 };
+use crate::color::Ink;
 
 /// The contents of the screen.
 pub struct Screen {
@@ -72,6 +74,10 @@ const CHARTS_PER_ROW: usize = 2;
 /// The largest part of the screen that the table of servers takes.
 const TABLE_SHARE: u16 = 3;
 
+/// Columns of the name of a node, and of a number about it.
+const NODE_COLUMNS: u16 = 24;
+const NODE_NUMBER_COLUMNS: u16 = 10;
+
 /// The number of rows of a chart, and of the engine's facts including their frame.
 const CHART_ROWS: u16 = 4;
 const FACT_ROWS: u16 = 6;
@@ -89,18 +95,26 @@ pub fn draw(frame: &mut Frame<'_>, screen: &Screen) {
         1 => 0,
         hosts => (hosts as u16).saturating_add(3).min(frame.area().height / TABLE_SHARE),
     };
+    let nodes = nodes::rows(&screen.hosts[screen.selected].cluster);
+    // The head of the table.
+    let node_rows = match nodes.len() {
+        0 => 0,
+        nodes => (nodes as u16).saturating_add(1).min(frame.area().height / TABLE_SHARE),
+    };
     let areas = Layout::vertical([
         Constraint::Length(table_rows),
         Constraint::Length(1),
         Constraint::Length(1),
+        Constraint::Length(node_rows),
         Constraint::Length(charts),
         Constraint::Fill(1),
         Constraint::Length(1),
     ]);
-    let [table, head, memory, charts, below, foot] = areas.areas(frame.area());
+    let [table, head, memory, cluster, charts, below, foot] = areas.areas(frame.area());
     draw_table(frame, table, screen);
     draw_head(frame, head, status);
     draw_memory(frame, memory, status);
+    draw_nodes(frame, cluster, nodes);
     let chart_rows = Layout::vertical(vec![Constraint::Fill(1); rows]).split(charts);
     for (row, some) in chart_rows.iter().zip(CHARTS.chunks(CHARTS_PER_ROW)) {
         let parts =
@@ -172,6 +186,25 @@ fn draw_memory(frame: &mut Frame<'_>, area: Rect, status: &Value) {
     let share = if limit > 0.0 { (used / limit).clamp(0.0, 1.0) } else { 0.0 };
     let style = Style::new().fg(Color::Cyan).bg(Color::DarkGray);
     frame.render_widget(Gauge::default().gauge_style(style).label(label).ratio(share), area);
+}
+
+/// The nodes of the cluster, one a row.
+fn draw_nodes(frame: &mut Frame<'_>, area: Rect, nodes: Vec<nodes::Row>) {
+    let row = |node: nodes::Row| {
+        let color = match node.ink {
+            None => Style::new(),
+            Some(Ink::Red) => Style::new().fg(Color::Red),
+            Some(_) => Style::new().fg(Color::Yellow),
+        };
+        let texts = [node.name, node.state.to_owned()].into_iter();
+        Row::new(texts.chain(node.cells.into_iter().flatten())).style(color)
+    };
+    let head = ["node", "state"].into_iter().chain(nodes::HEAD);
+    let mut widths = vec![Constraint::Min(NODE_COLUMNS)];
+    widths.extend([Constraint::Length(NODE_NUMBER_COLUMNS); 1 + nodes::COLUMNS]);
+    let list = Table::new(nodes.into_iter().map(row), widths)
+        .header(Row::new(head).style(Style::new().fg(Color::DarkGray)));
+    frame.render_widget(list, area);
 }
 
 fn draw_chart(frame: &mut Frame<'_>, area: Rect, status: &Value, chart: &Chart) {
@@ -301,6 +334,20 @@ mod tests {
         assert!(drawn_screen(&screen, 120, 40).contains("no answer from two: refused"));
         screen.select(7);
         assert!(drawn_screen(&screen, 120, 40).contains("version of three"));
+        for (columns, rows) in [(0, 0), (1, 1), (7, 3), (200, 4), (20, 100)] {
+            drawn_screen(&screen, columns, rows);
+        }
+    }
+
+    #[test]
+    fn a_node_of_a_cluster_shows_all_nodes() {
+        let mut host = Host::answered("one", json!({ "engine": "cluster" }));
+        host.cluster = nodes::tests::cluster();
+        let screen = Screen { hosts: vec![host], selected: 0, is_paused: false };
+        let text = drawn_screen(&screen, 130, 40);
+        for words in ["0 one?[2J:1", "75.0 %", "whole", "2.5 s", "12.3 k", "180 µs", "no answer"] {
+            assert!(text.contains(words), "no {words} in\n{text}");
+        }
         for (columns, rows) in [(0, 0), (1, 1), (7, 3), (200, 4), (20, 100)] {
             drawn_screen(&screen, columns, rows);
         }

@@ -15,6 +15,11 @@ use serde_json::Value;
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How often, and after which pause, a node of a cluster is asked for all nodes before it knows
+/// what they answer, which it asks them for when somebody looks.
+const CLUSTER_TRIES: usize = 30;
+const CLUSTER_PAUSE: Duration = Duration::from_millis(100);
+
 /// The longest answer that is read, in bytes.
 const ANSWER_BYTES: u64 = 4 << 20;
 
@@ -41,6 +46,8 @@ pub struct Host {
     addresses: Vec<SocketAddr>,
     /// The last status that the server sent; null before the first.
     pub status: Value,
+    /// What the server told last about the nodes of its cluster; null if it is in none.
+    pub cluster: Value,
     /// Why the last request failed; None if it succeeded.
     pub problem: Option<String>,
     credentials: Credentials,
@@ -73,8 +80,8 @@ impl Host {
         ensure!(!addresses.is_empty(), "{name}: no such address");
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let (name, status) = (name.to_owned(), Value::Null);
-        Ok(Self { name, host, addresses, status, problem: None, credentials })
+        let (name, status, cluster) = (name.to_owned(), Value::Null, Value::Null);
+        Ok(Self { name, host, addresses, status, cluster, problem: None, credentials })
     }
 
     /// A server that answered.
@@ -85,6 +92,7 @@ impl Host {
             host: name.to_owned(),
             addresses: Vec::new(),
             status,
+            cluster: Value::Null,
             problem: None,
             credentials: Credentials::default(),
         }
@@ -92,8 +100,11 @@ impl Host {
 
     /// Asks the server, and keeps what it answered before if it does not answer now.
     fn fetch(&mut self) {
-        match self.ask() {
-            Ok(status) => (self.status, self.problem) = (status, None),
+        match self.ask("/api/status") {
+            Ok(status) => {
+                (self.status, self.problem) = (status, None);
+                self.fetch_cluster();
+            }
             Err(error) => {
                 let all: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
                 let (all, address) = (all.join(", "), &self.name);
@@ -105,8 +116,30 @@ impl Host {
         }
     }
 
-    /// The server's status.
-    fn ask(&self) -> Result<Value> {
+    /// Asks for the nodes of the server's cluster, the first time until it knows them.
+    fn fetch_cluster(&mut self) {
+        if self.status["engine"] != "cluster" {
+            self.cluster = Value::Null;
+            return;
+        }
+        let tries = if self.cluster.is_null() { CLUSTER_TRIES } else { 1 };
+        for number in 0..tries {
+            if number > 0 {
+                thread::sleep(CLUSTER_PAUSE);
+            }
+            match self.ask("/api/cluster") {
+                Ok(cluster) => self.cluster = cluster,
+                // The rest is shown without them.
+                Err(_) => return,
+            }
+            if !self.cluster["age_ms"].is_null() {
+                return;
+            }
+        }
+    }
+
+    /// What the server answers at a path.
+    fn ask(&self, path: &str) -> Result<Value> {
         let Self { addresses, host, credentials, .. } = self;
         // A name may have an address of IPv6 where the server listens on IPv4 alone.
         let mut connected = Err(Error::msg("it has no address"));
@@ -123,7 +156,7 @@ impl Host {
         stream.set_write_timeout(Some(PATIENCE))?;
         let field = credentials.authorization.as_ref();
         let field = field.map(|value| format!("Authorization: {value}\r\n")).unwrap_or_default();
-        let request = format!("GET /api/status HTTP/1.1\r\nHost: {address}\r\n{field}\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{field}\r\n");
         match &credentials.tls {
             None => fetch(stream, &request),
             Some(tls) => fetch(tls.stream(host, stream).map_err(Error::msg)?, &request),
@@ -158,7 +191,7 @@ pub fn authorization(file: &Path) -> Result<String> {
     Ok(String::from_utf8(value).expect("base64 is ASCII"))
 }
 
-/// Sends a request for the status, and reads the answer.
+/// Sends a request, and reads the answer.
 fn fetch(mut stream: impl Read + Write, request: &str) -> Result<Value> {
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();

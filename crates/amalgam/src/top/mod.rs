@@ -6,6 +6,7 @@
 
 mod draw;
 mod hosts;
+mod nodes;
 mod text;
 
 use std::io::{IsTerminal, Write};
@@ -75,6 +76,7 @@ pub fn run(top: &Top) -> Result<()> {
         } else if let [host] = &hosts[..] {
             if host.problem.is_none() {
                 output.write_all(text::screen(&host.status, palette).as_bytes())?;
+                output.write_all(nodes::table(&host.cluster, palette).as_bytes())?;
             }
         } else {
             output.write_all(text::table(&hosts, palette).as_bytes())?;
