@@ -1,9 +1,10 @@
 //! What the nodes of a cluster tell of themselves, for `amalgam cluster status` and the live page.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-
 use std::time::{Duration, Instant};
+
 use amalgam_cluster::overlay::Peer;
 use amalgam_cluster::wire::{MemoryUse, NodeMemory, NodeStatus};
 use amalgam_op::IgnorePoison;
@@ -13,8 +14,8 @@ use crate::client::ClusterClient;
 use crate::client_connection::ClientError;
 use crate::clock::boot_ms;
 use crate::handshake::Credentials;
-
 use crate::report::NodeReport;
+
 /// Age at which an overview of the nodes is outdated, in milliseconds.
 const OVERVIEW_MS: u64 = 2_000;
 /// Nodes that are asked at a time.
@@ -50,10 +51,10 @@ pub struct NodeAnswer {
     pub status: NodeStatus,
     /// Its memory, unless it is of another release, which may not tell.
     pub memory: Option<NodeMemory>,
-}
     /// How long it takes to answer: a probe of the node that asks, smoothed, or the question for
     /// its status if no node asks, or none that probes it.
     pub round_trip: Duration,
+}
 
 /// What all nodes told last, for whoever looks at one of them all the time.
 #[derive(Debug, Default)]
@@ -123,36 +124,23 @@ impl ClusterStatus {
     ) -> Self {
         let ask = |address: &str| {
             let mut client = connect(address)?;
-            let status = client.status()?;
             let begin = Instant::now();
-            let is_same = status.release == home.release;
+            let status = client.status()?;
             let round_trip = begin.elapsed();
+            let is_same = status.release == home.release;
             let memory = is_same.then(|| client.memory()).and_then(Result::ok);
             Ok(NodeAnswer { status, memory, round_trip })
         };
-        let mut nodes = Vec::with_capacity(home.members.len());
-        for members in home.members.chunks(ASKED_MAX) {
-            std::thread::scope(|scope| {
-                let ask = &ask;
-                let start = |(_, address): &'_ (Peer, String)| {
-                    let address = address.clone();
-                    std::thread::Builder::new().spawn_scoped(scope, move || ask(&address))
-                };
-                let asked: Vec<_> = members.iter().map(start).collect();
-                for ((peer, address), asked) in members.iter().zip(asked) {
-                    let failed = |_| Err(ClientError::Answer("asking it failed".to_owned()));
-                    nodes.push(NodeEntry {
-                        peer: *peer,
-                        address: address.clone(),
-                        is_super: home.supers.contains(peer),
-                        answer: match asked {
-                            Ok(asked) => asked.join().unwrap_or_else(failed),
-                            Err(error) => Err(error.into()),
-                        },
-                    });
-                }
-            });
-        }
+        let mut answers = ask_all(&home.members, ask);
+        let entry = |(number, (peer, address)): (usize, &(Peer, String))| NodeEntry {
+            peer: *peer,
+            address: address.clone(),
+            is_super: home.supers.contains(peer),
+            answer: answers
+                .remove(&number)
+                .unwrap_or_else(|| Err(ClientError::Answer("asking it failed".to_owned()))),
+        };
+        let nodes: Vec<NodeEntry> = home.members.iter().enumerate().map(entry).collect();
         let revisions = nodes.iter().flat_map(|node| &node.answer).map(|own| own.status.revision);
         let revision = latest(home.revision, revisions);
         Self { nodes, revision }
@@ -181,7 +169,6 @@ impl NodeEntry {
                 "ranges": own.ranges.0,
                 "moves_from": own.moves.0,
                 "moves_to": own.moves.1,
-                "round_trip_us": u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX),
                 "backups": own.backups,
                 "spans_short_of_copies": own.reduced.0 + own.reduced.1,
                 "kept_for_others": own.kept,
@@ -194,6 +181,7 @@ impl NodeEntry {
                 "lease_left_ms": own.lease_left_ms,
                 "operations_per_second": own.rate,
                 "hot_moves": own.hot_moves,
+                "round_trip_us": u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX),
                 "release": own.release,
             }),
             Err(error) => json!({ "error": error.to_string() }),
@@ -203,6 +191,30 @@ impl NodeEntry {
         }
         object
     }
+}
+
+/// What the members answer, by their places in the list. Each thread asks the next member that none
+/// has asked, so that one that does not answer holds up none but its own.
+fn ask_all<T: Send>(
+    members: &[(Peer, String)],
+    ask: impl Fn(&str) -> T + Sync,
+) -> BTreeMap<usize, T> {
+    let next = AtomicUsize::new(0);
+    let ask_next = || {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        members.get(number).map(|(_, address)| (number, ask(address)))
+    };
+    let ask_some = || std::iter::from_fn(ask_next).collect::<Vec<_>>();
+    std::thread::scope(|scope| {
+        let others = 1..ASKED_MAX.min(members.len());
+        // Fewer threads take longer.
+        let started: Vec<_> = others
+            .map_while(|_| std::thread::Builder::new().spawn_scoped(scope, ask_some).ok())
+            .collect();
+        let own = ask_some();
+        let others = started.into_iter().flat_map(|one| one.join().unwrap_or_default());
+        others.chain(own).collect()
+    })
 }
 
 fn of_memory(one: &MemoryUse) -> Value {
@@ -216,7 +228,36 @@ fn latest(asked: u64, others: impl Iterator<Item = u64>) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use amalgam_cluster::ids::NodeId;
+
     use super::*;
+
+    /// Longer than anything here takes.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn members_that_do_not_answer_hold_up_no_others() {
+        // One thread is left for the others.
+        let silent = ASKED_MAX - 1;
+        let member = |number| {
+            let node = NodeId::new(number).expect("a node");
+            (Peer { node, incarnation: 1 }, number.to_string())
+        };
+        let members: Vec<(Peer, String)> = (0..5 * ASKED_MAX as u16).map(member).collect();
+        let (answered, begin) = (AtomicUsize::new(0), Instant::now());
+        let answers = ask_all(&members, |address| {
+            let number: usize = address.parse().expect("a number");
+            let is_silent = number < silent;
+            while is_silent && answered.load(Ordering::Acquire) < members.len() - silent {
+                assert!(begin.elapsed() < PATIENCE, "the others wait for this one");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            answered.fetch_add(usize::from(!is_silent), Ordering::Release);
+            number
+        });
+        assert!(answers.into_iter().eq((0..members.len()).map(|number| (number, number))));
+        assert!(ask_all(&[], |_| ()).is_empty());
+    }
 
     #[test]
     fn a_node_that_is_cut_off_shows_as_behind_when_it_is_asked_itself() {
