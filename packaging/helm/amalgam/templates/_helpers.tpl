@@ -24,6 +24,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- .Values.tokensSecret | default (printf "%s-tokens" (include "amalgam.name" .)) -}}
 {{- end }}
 
+{{/* How the admin address is asked. */}}
+{{- define "amalgam.adminScheme" -}}
+{{- ternary "HTTPS" "HTTP" (has "--admin-tls" .Values.arguments) -}}
+{{- end }}
+
 {{/* A size such as 1g in MiB. */}}
 {{- define "amalgam.mebibytes" -}}
 {{- if hasSuffix "g" . -}}
