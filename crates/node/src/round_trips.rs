@@ -51,7 +51,7 @@ impl RoundTrips {
         self.0.retain(|peer, _| is_member(*peer));
     }
 
-    /// The smoothed time of each node, or the time that its answer is outstanding if that is longer.
+    /// The smoothed time of each node, or how long its answer is outstanding if that is longer.
     pub fn all(&self, now: Instant) -> Vec<(Peer, Duration)> {
         let time = |trip: &RoundTrip| {
             let outstanding = trip.asked.map(|asked| now.saturating_duration_since(asked));
