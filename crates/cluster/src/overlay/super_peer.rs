@@ -222,7 +222,6 @@ impl SuperPeer {
         }
         self.remove_dead_members(out);
         self.watch_members(now_ms, out);
-        self.probe_candidate(out);
         self.send_failover_grants(out);
         if now_ms >= self.next_compare_ms {
             self.next_compare_ms = now_ms + self.settings.compare_ms;

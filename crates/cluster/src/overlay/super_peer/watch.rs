@@ -96,15 +96,6 @@ impl SuperPeer {
         self.view.next_super(self.wanted_supers(), |peer| !self.watch.is_doubtful(peer))
     }
 
-    /// Probes the member to promote next until it has answered once, without waiting for the next
-    /// round: metadata may have no third holder until then. It counts as no unanswered probe.
-    pub(super) fn probe_candidate(&mut self, out: &mut Vec<OverlayCommand>) {
-        let Some(next) = self.candidate().filter(|next| !self.watch.hears(*next)) else { return };
-        self.watch.members.entry(next).or_default();
-        let revision = self.members_revision;
-        out.push(OverlayCommand::Send(next, Message::Probe { revision }));
-    }
-
     /// Votes against the members that are silent, and probes all that it watches, and those that
     /// watch them too.
     pub(super) fn watch_members(&mut self, now_ms: u64, out: &mut Vec<OverlayCommand>) {
