@@ -41,7 +41,8 @@ const OWN_ROUNDS: usize = 1024;
 /// One round in this many evicts; the others wait for grace periods.
 const ROUNDS_PER_EVICTION: usize = 128;
 /// The first round only yields the processor for this long: where cores are idle, most grace
-/// periods end sooner than a sleep would. Each round then sleeps for [`PAUSE`].
+/// periods end sooner than a sleep would. Where other programs want the cores, one yield takes
+/// milliseconds. Each round then sleeps for [`PAUSE`].
 const EAGER: Duration = Duration::from_micros(100);
 /// The pauses of the processor between two looks at other workers' pins, whose cache lines a look
 /// takes away from them.
@@ -107,13 +108,16 @@ impl Pool<'_> {
     /// One round of [`Pool::make_room`]: looks for memory, and waits if there is none yet. Returns
     /// whether it found some; None if waiting is no use.
     fn await_room(&mut self, need: Need, round: usize) -> Option<bool> {
-        let mut start = None;
+        let mut asked_at = None;
         loop {
             self.flush();
             let has_room = match need {
                 Need::TooLarge => return None,
                 Need::Class(class) => {
-                    self.set_slot_aside(class, round > 0) || self.set_stray_slot_aside(class)
+                    let accepts_larger = round > 0 || asked_at.is_some();
+                    self.set_slot_aside(class)
+                        || self.set_stray_slot_aside(class)
+                        || (accepts_larger && self.set_larger_slot_aside(class))
                 }
                 Need::Large(bytes) => self.has_budget_for(bytes),
             };
@@ -123,21 +127,21 @@ impl Pool<'_> {
             if !self.memory.evicts {
                 return None;
             }
-            // Evicted memory waits for workers between pin and unpin, or lies in a worker's bag or
-            // page: ask the workers to give it up, and let them run.
-            if round == 0 && start.is_none() {
+            // Evicted memory waits for workers between pin and unpin, or lies in a worker's bag,
+            // magazine or page: ask the workers to give it up. They do so when they run next, so
+            // look once for what is at hand before letting them run.
+            if round == 0 && asked_at.is_none() {
                 self.memory.pressure.fetch_add(1, Ordering::Relaxed);
                 self.give_up_all();
+                asked_at = Some(Instant::now());
+                continue;
             }
-            match round {
-                0 if start.get_or_insert_with(Instant::now).elapsed() < EAGER => {
-                    (0..SPINS).for_each(|_| std::hint::spin_loop());
-                    std::thread::yield_now();
-                    continue;
-                }
-                0..ROUNDS => std::thread::sleep(PAUSE),
-                _ => std::thread::sleep(LONG_PAUSE),
+            if asked_at.is_some_and(|at| at.elapsed() < EAGER) {
+                (0..SPINS).for_each(|_| std::hint::spin_loop());
+                std::thread::yield_now();
+                continue;
             }
+            std::thread::sleep(if round < ROUNDS { PAUSE } else { LONG_PAUSE });
             return Some(false);
         }
     }
@@ -155,7 +159,7 @@ impl Pool<'_> {
             || memory.supply() > memory.reserve_pages()
             || memory.has_kept_page(class);
         let credit = self.credit(class);
-        if credit == 0 && has_spare && self.set_slot_aside(class, false) {
+        if credit == 0 && has_spare && self.set_slot_aside(class) {
             self.set_credit(class, NO_TRADE);
             return true;
         }
@@ -174,11 +178,11 @@ impl Pool<'_> {
         if credit == 0 || credit as usize > step {
             self.set_credit(class, step as u32);
         }
-        if self.set_slot_aside(class, false) {
+        if self.set_slot_aside(class) {
             return true;
         }
         self.flush();
-        self.set_slot_aside(class, false)
+        self.set_slot_aside(class)
     }
 
     /// The number of slots in all pages of a class.
@@ -255,15 +259,18 @@ impl Pool<'_> {
         unused(self.memory) >= needed
     }
 
-    /// Sets a slot aside for the caller's next attempt. Under a limit of few pages, shared by many
-    /// classes and threads, all pages of the class may be owned by threads that do not run now;
-    /// `accepts_larger` then allows a slot of a larger class.
-    fn set_slot_aside(&mut self, class: usize, accepts_larger: bool) -> bool {
-        let mut slot = self.take_free_slot(class);
-        if slot.is_none() && accepts_larger {
-            let larger = class + 1..self.memory.classes.count();
-            slot = larger.into_iter().find_map(|class| self.take_slot_without_page(class));
-        }
+    /// Sets a slot aside for the caller's next attempt.
+    fn set_slot_aside(&mut self, class: usize) -> bool {
+        let slot = self.take_free_slot(class);
+        self.replace_aside(class, slot)
+    }
+
+    /// As `set_slot_aside`, with a slot of a larger class. All free slots of a class may be held by
+    /// workers that do not run now; on a machine that other programs keep busy they run again after
+    /// milliseconds.
+    fn set_larger_slot_aside(&mut self, class: usize) -> bool {
+        let larger = class + 1..self.memory.classes.count();
+        let slot = larger.into_iter().find_map(|class| self.take_slot_without_page(class));
         self.replace_aside(class, slot)
     }
 

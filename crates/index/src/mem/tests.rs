@@ -387,17 +387,20 @@ fn a_scan_drives_out_what_clock_would_lose() {
     }
 }
 
+/// How often the thread has slept.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn voluntary_switches() -> i64 {
+    // SAFETY: a plain structure, which the call fills.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` outlives the call.
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
+    usage.ru_nvcsw
+}
+
 #[cfg(all(target_os = "linux", not(miri)))] // where the system counts waits
 #[test]
 fn what_others_took_is_evicted_again_at_once() {
     const LENGTH: usize = 150 << 10;
-    let voluntary_switches = || {
-        // SAFETY: a plain structure, which the call fills.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: `usage` outlives the call.
-        assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
-        usage.ru_nvcsw
-    };
     let toy = Toy::new(2 << 20, 200 << 10, true, 64);
     let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
     assert!((0..32).all(|number| toy.set(&mut pool, &helper, number, LENGTH)));
@@ -426,6 +429,35 @@ fn what_others_took_is_evicted_again_at_once() {
     let waits = voluntary_switches() - before;
     assert!(evicted >= 2 && waits < 50, "{evicted} evictions, {waits} waits");
     slot.into_iter().for_each(|slot| pool.give_back(slot));
+}
+
+/// All free slots of a class wait in the bag of a worker that does not run: a set takes a slot of a
+/// larger class instead of sleeping until that worker runs again.
+#[test]
+#[cfg(all(target_os = "linux", not(miri)))]
+fn slots_that_an_idle_worker_holds_are_not_waited_for() {
+    const SETS: usize = 400;
+    let toy = Toy::new(4 << 20, 64 << 10, true, 1 << 16);
+    let (mut pool, mut idle) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    let helper = Pool::new(&toy.memory);
+    let evictions = || toy.memory.index_statistics().evictions;
+    let mut keys = 0;
+    while evictions() == 0 {
+        assert!(toy.set(&mut pool, &helper, keys, 100));
+        assert!(toy.set(&mut pool, &helper, keys + 1, 400));
+        keys += 2;
+    }
+    for number in (0..keys).step_by(2) {
+        toy.delete(&mut idle, number);
+    }
+    for number in (1..keys).step_by(4) {
+        toy.delete(&mut pool, number);
+    }
+    let before = (voluntary_switches(), evictions());
+    assert!((0..SETS).all(|number| toy.set(&mut pool, &helper, keys + number, 100)));
+    let waits = voluntary_switches() - before.0;
+    assert!(waits < 20, "{waits} waits");
+    assert_eq!(evictions(), before.1, "free slots suffice");
 }
 
 #[cfg(not(miri))] // too many bytes for an interpreter
