@@ -66,9 +66,7 @@ impl<'s> Side<'s> {
             command.write(&self.ids, &mut bytes);
         }
         let cut = cut.map_or(0, |cut| cut % bytes.len().max(1));
-        let rest = bytes.split_off(cut);
-        self.connection.send_part(&bytes);
-        self.connection.send(rest)
+        self.connection.send(bytes, cut)
     }
 
     /// What came back, with CAS ids made symbolic.

@@ -126,24 +126,21 @@ impl Server {
 impl Connection {
     /// Sends `commands` and reads until they are answered, or the server closes.
     pub fn exchange(&mut self, commands: &[u8]) -> Answer {
-        let mark_answer = self.send(commands.to_vec());
+        let mark_answer = self.send(commands.to_vec(), 0);
         self.receive(mark_answer)
     }
 
-    /// Sends the first part of a command.
-    pub fn send_part(&mut self, bytes: &[u8]) {
-        let _ = self.stream.write_all(bytes);
-    }
-
-    /// Sends `commands` and a mark behind them; the mark's answer.
-    pub fn send(&mut self, mut commands: Vec<u8>) -> &'static [u8] {
+    /// Sends `commands` and a mark behind them, in two parts if `cut` is not 0; the mark's answer.
+    pub fn send(&mut self, mut commands: Vec<u8>, cut: usize) -> &'static [u8] {
         let (mark, mark_answer) = match commands.first() {
             Some(0x80) => (BINARY_MARK, BINARY_MARK_ANSWER),
             _ => (MARK, MARK_ANSWER),
         };
         commands.extend_from_slice(mark);
         // A server that closes early may refuse the rest; what it said before counts.
-        let _ = self.stream.write_all(&commands);
+        for part in [&commands[..cut], &commands[cut..]] {
+            let _ = self.stream.write_all(part);
+        }
         mark_answer
     }
 
