@@ -55,7 +55,7 @@
 //! 4. No bucket or stripe lock is held across allocation or eviction.
 //! 5. It depends on `amalgam-op` and `libc` only.
 
-// The engines that use most of it are left out there.
+// Under loom most engines are left out, and what only they use.
 #![cfg_attr(loom, allow(dead_code))]
 
 mod answer;

@@ -67,8 +67,10 @@ const MEMBERS_MS: u64 = 1_000;
 const UNKNOWN_MS: u64 = 100;
 /// Further nodes that are tried as homes for one request.
 const HOMES_MAX: usize = 8;
-/// Time limit for a member to accept the handshake of a node that is about to join.
+/// Time limit for a member to accept the handshake of a node that is about to join, and of one that
+/// joins again: all may do so at once, and none answers before it has joined.
 const TRIAL_PATIENCE: Duration = Duration::from_secs(1);
+const AGAIN_PATIENCE: Duration = Duration::from_millis(200);
 /// Nodes with events that one turn handles at most; the next one handles the others.
 const EVENTS_MAX: usize = 64;
 /// Event data of the replies of this process's own node; other numbers are those of nodes.
@@ -78,13 +80,19 @@ const READ_BYTES: usize = 64 << 10;
 /// Approximate bytes of a request; further operations go into another one.
 const REQUEST_BYTES: usize = 4 << 20;
 
-/// Whether the node at `address` accepts a handshake with this identity.
+/// Whether the node at `address` accepts a handshake with this identity, which is that of a former
+/// member if `was_member`.
 ///
 /// # Errors
 ///
 /// [`ClientError`].
-pub fn check_admission_at(address: &str, identity: &Identity) -> Result<(), ClientError> {
-    open_first(&[address.to_owned()], identity, TRIAL_PATIENCE).map(drop)
+pub fn check_admission_at(
+    address: &str,
+    identity: &Identity,
+    was_member: bool,
+) -> Result<(), ClientError> {
+    let patience = if was_member { AGAIN_PATIENCE } else { TRIAL_PATIENCE };
+    open_first(&[address.to_owned()], identity, patience).map(drop)
 }
 
 /// A client of a cluster, used by one thread at a time.

@@ -193,8 +193,8 @@ impl NodeEntry {
     }
 }
 
-/// What the members answer, by their places in the list. Each thread asks the next member that none
-/// has asked, so that one that does not answer holds up none but its own.
+/// What the members answer, by their places in the list. Each thread takes the next member that
+/// nobody has asked: a silent one occupies one of [`ASKED_MAX`] threads and delays no other member.
 fn ask_all<T: Send>(
     members: &[(Peer, String)],
     ask: impl Fn(&str) -> T + Sync,

@@ -209,8 +209,8 @@ pub struct NodeConfiguration {
     pub cache_bytes: usize,
     /// Percentage of the nodes that are super peers. The same on all nodes of a cluster.
     pub super_share_percent: u8,
-    /// Whether this process was a member before, with the same configuration: it is not tried again
-    /// whether the members accept it. Nodes that come back together would wait for each other.
+    /// Whether this process was a member before: it waits less long for members that do not answer
+    /// whether they accept it. Nodes that come back together would wait for each other.
     pub was_member: bool,
     /// None for a cluster without backups. The same choice on all nodes.
     pub backups: Option<BackupConfiguration>,
@@ -351,9 +351,8 @@ impl RunningNode {
         let storage = backups.map(|backups| FileStorage::open(&backups.folder)).transpose()?;
         let storage = storage.map(wrap);
         let advertised = configuration.advertise.clone().unwrap_or_else(|| address.to_string());
-        if !configuration.was_member {
-            check_admission(membership.as_ref(), &credentials, &advertised)?;
-        }
+        let own = (&*advertised, configuration.was_member);
+        check_admission(membership.as_ref(), &credentials, own)?;
         let name = Some(&configuration.name).filter(|name| !name.is_empty()).unwrap_or(&advertised);
         // A new cluster would take the place of the one that the node can help to restore.
         if let Some(backups) = &configuration.backups
@@ -697,7 +696,7 @@ fn is_due(next_warning: &mut Instant, now: Instant) -> bool {
 fn check_admission(
     membership: &dyn Membership,
     credentials: &Credentials,
-    own_address: &str,
+    (own_address, was_member): (&str, bool),
 ) -> Result<(), NodeError> {
     let identity = Identity::new(0, None, &credentials.without_operator());
     let snapshot = with_retry(|| membership.snapshot())?;
@@ -707,7 +706,7 @@ fn check_admission(
     // Concurrently, since nodes that start together with this one do not answer yet.
     let answers: Vec<Result<(), ClientError>> = std::thread::scope(|scope| {
         let identity = &identity;
-        let ask = |address| scope.spawn(move || check_admission_at(address, identity));
+        let ask = |address| scope.spawn(move || check_admission_at(address, identity, was_member));
         let asked: Vec<_> = addresses.iter().copied().map(ask).collect();
         let gone = || Err(ClientError::Answer("the thread that asks it panicked".to_owned()));
         asked.into_iter().map(|one| one.join().unwrap_or_else(|_| gone())).collect()

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use amalgam_cluster::overlay::Peer;
 
+/// A node that was not probed for this long is not told of: others watch it now.
+const FORGOTTEN: Duration = Duration::from_secs(5);
 /// A new measurement counts for 1/N in the smoothed time, as in TCP's (RFC 6298).
 const SMOOTHING_PARTS: u32 = 8;
 
@@ -14,10 +16,12 @@ const SMOOTHING_PARTS: u32 = 8;
 #[derive(Debug, Default)]
 pub struct RoundTrips(BTreeMap<Peer, RoundTrip>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct RoundTrip {
     /// None before the first answer.
     smoothed: Option<Duration>,
+    /// When the last probe was sent.
+    last_asked: Instant,
     /// When the first probe was sent that is not answered; None if all are.
     asked: Option<Instant>,
 }
@@ -25,7 +29,10 @@ struct RoundTrip {
 impl RoundTrips {
     /// A probe was sent to a node.
     pub fn ask(&mut self, peer: Peer, now: Instant) {
-        self.0.entry(peer).or_default().asked.get_or_insert(now);
+        let new = || RoundTrip { smoothed: None, last_asked: now, asked: None };
+        let trip = self.0.entry(peer).or_insert_with(new);
+        trip.last_asked = now;
+        trip.asked.get_or_insert(now);
     }
 
     /// A node answered a probe.
@@ -39,11 +46,9 @@ impl RoundTrips {
         }
     }
 
-    /// A connection with a node has closed: its answer may never come.
+    /// A connection with a node has closed: what was measured says nothing of it now.
     pub fn interrupt(&mut self, peer: Peer) {
-        if let Some(trip) = self.0.get_mut(&peer) {
-            trip.asked = None;
-        }
+        self.0.remove(&peer);
     }
 
     /// Forgets nodes that are no members.
@@ -57,7 +62,10 @@ impl RoundTrips {
             let outstanding = trip.asked.map(|asked| now.saturating_duration_since(asked));
             trip.smoothed.max(outstanding)
         };
-        self.0.iter().filter_map(|(peer, trip)| Some((*peer, time(trip)?))).collect()
+        let is_probed =
+            |trip: &RoundTrip| now.saturating_duration_since(trip.last_asked) < FORGOTTEN;
+        let probed = self.0.iter().filter(|(_, trip)| is_probed(trip));
+        probed.filter_map(|(peer, trip)| Some((*peer, time(trip)?))).collect()
     }
 }
 
@@ -86,10 +94,12 @@ mod tests {
         trips.ask(peer, after(3_000));
         assert_eq!(of(&trips, 2_001), Some(Duration::from_millis(9)));
         assert_eq!(of(&trips, 4_000), Some(Duration::from_secs(2)));
+        assert_eq!(of(&trips, 9_000), None, "others probe it");
         trips.interrupt(peer);
-        assert_eq!(of(&trips, 5_000), Some(Duration::from_millis(9)), "it was asked in vain");
-        trips.answer(peer, after(5_000));
-        assert_eq!(of(&trips, 5_000), Some(Duration::from_millis(9)));
+        assert_eq!(of(&trips, 4_000), None, "it may be dead");
+        trips.ask(peer, after(5_000));
+        trips.answer(peer, after(5_001));
+        assert_eq!(of(&trips, 5_001), Some(Duration::from_millis(1)));
         trips.retain(|_| false);
         assert_eq!(of(&trips, 5_000), None);
     }

@@ -15,9 +15,9 @@ use serde_json::Value;
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often, and after which pause, a node of a cluster is asked for all nodes before it knows
-/// what they answer, which it asks them for when somebody looks.
-const CLUSTER_TRIES: usize = 30;
+/// A node asks the others only when somebody wants to know, and for 5 s at most. It is asked again
+/// this often, after this pause, until it has their answers.
+const CLUSTER_TRIES: usize = 60;
 const CLUSTER_PAUSE: Duration = Duration::from_millis(100);
 
 /// The longest answer that is read, in bytes.
@@ -101,10 +101,7 @@ impl Host {
     /// Asks the server, and keeps what it answered before if it does not answer now.
     fn fetch(&mut self) {
         match self.ask("/api/status") {
-            Ok(status) => {
-                (self.status, self.problem) = (status, None);
-                self.fetch_cluster();
-            }
+            Ok(status) => (self.status, self.problem) = (status, None),
             Err(error) => {
                 let all: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
                 let (all, address) = (all.join(", "), &self.name);
@@ -116,26 +113,31 @@ impl Host {
         }
     }
 
-    /// Asks for the nodes of the server's cluster, the first time until it knows them.
-    fn fetch_cluster(&mut self) {
-        if self.status["engine"] != "cluster" {
+    /// Whether it is a node of a cluster.
+    pub fn is_node(&self) -> bool {
+        self.status["engine"] == "cluster"
+    }
+
+    /// Asks once for the nodes of the server's cluster, if it is in one. The rest is shown without
+    /// them if it does not answer.
+    pub fn fetch_cluster(&mut self) {
+        if !self.is_node() {
             self.cluster = Value::Null;
-            return;
+        } else if let Ok(cluster) = self.ask("/api/cluster") {
+            self.cluster = cluster;
         }
-        let tries = if self.cluster.is_null() { CLUSTER_TRIES } else { 1 };
-        for number in 0..tries {
-            if number > 0 {
-                thread::sleep(CLUSTER_PAUSE);
+    }
+
+    /// Asks for the nodes until the server knows them; whether it did in time.
+    pub fn await_cluster(&mut self) -> bool {
+        for _ in 0..CLUSTER_TRIES {
+            self.fetch_cluster();
+            if !self.is_node() || !self.cluster["age_ms"].is_null() {
+                return true;
             }
-            match self.ask("/api/cluster") {
-                Ok(cluster) => self.cluster = cluster,
-                // The rest is shown without them.
-                Err(_) => return,
-            }
-            if !self.cluster["age_ms"].is_null() {
-                return;
-            }
+            thread::sleep(CLUSTER_PAUSE);
         }
+        false
     }
 
     /// What the server answers at a path.

@@ -73,10 +73,14 @@ pub fn run(top: &Top) -> Result<()> {
             for host in hosts.iter().filter(|host| host.problem.is_none()) {
                 writeln!(output, "{}", host.status)?;
             }
-        } else if let [host] = &hosts[..] {
+        } else if let [host] = &mut hosts[..] {
             if host.problem.is_none() {
                 output.write_all(text::screen(&host.status, palette).as_bytes())?;
-                output.write_all(nodes::table(&host.cluster, palette).as_bytes())?;
+                if host.await_cluster() {
+                    output.write_all(nodes::table(&host.cluster, palette).as_bytes())?;
+                } else {
+                    writeln!(output, "\nThe other nodes' answers are not here yet; ask again.")?;
+                }
             }
         } else {
             output.write_all(text::table(&hosts, palette).as_bytes())?;
@@ -86,6 +90,7 @@ pub fn run(top: &Top) -> Result<()> {
         return Ok(());
     }
     force_color_output(palette.is_on);
+    hosts[0].fetch_cluster();
     let screen = Screen { hosts, selected: 0, is_paused: false };
     ratatui::run(|terminal| show(terminal, screen, Duration::from_secs(top.every)))
 }
@@ -114,6 +119,7 @@ fn show(terminal: &mut DefaultTerminal, mut screen: Screen, every: Duration) -> 
         next_look = Instant::now() + every;
         if !screen.is_paused {
             hosts::fetch_all(&mut screen.hosts);
+            screen.hosts[screen.selected].fetch_cluster();
         }
     }
 }

@@ -18,7 +18,7 @@ pub const HEAD: [&str; COLUMNS] =
 pub struct Row {
     /// Its number and address.
     pub name: String,
-    /// "serves", or that it does not answer.
+    /// "serves", or why it does not.
     pub state: &'static str,
     /// The share of the keys that it owns, the share of its fullest memory that is used, moves,
     /// copies that are missing, lease, operations and round trip; empty if it does not answer.
@@ -64,8 +64,12 @@ fn row(node: &Value, partitions: f64) -> Row {
         short(number(node, "/operations_per_second")),
         time("/round_trip_us", 1.0),
     ];
-    let ink = (lacking > 0.0).then_some(Ink::Yellow);
-    Row { name, state: "serves", cells: Some(cells), ink }
+    let (state, ink) = match (node["lease_left_ms"] == 0, lacking > 0.0) {
+        (true, _) => ("no lease", Some(Ink::Red)),
+        (false, true) => ("serves", Some(Ink::Yellow)),
+        (false, false) => ("serves", None),
+    };
+    Row { name, state, cells: Some(cells), ink }
 }
 
 /// The nodes, one a line; nothing if there are none.

@@ -13,8 +13,9 @@ use crate::interval_map::IntervalMap;
 
 /// Edits in one batch at most.
 const BATCH_EDITS_MAX: usize = 256;
-/// Questions per tick to nodes, whether they have the replicas of their former incarnations. After
-/// all nodes have started anew there are some for each part of the keys, before any is served.
+/// Questions at a time to nodes that have joined again, whether they still hold the replicas of
+/// their former incarnations. After all nodes have, there are some for each of the 4,096
+/// partitions, which are not served before they are answered.
 const ASKED_MAX: usize = 4_096;
 
 /// The super peer's state machine. Every node has one; it is idle while the node is an ordinary

@@ -259,7 +259,7 @@ mod tests {
 
     /// Meta `h` and eviction judge an item by what clients read of it.
     #[test]
-    fn a_sampled_item_is_not_accessed_by_that() {
+    fn sampling_does_not_mark_an_item_as_read() {
         let index = Mercury::open(&Configuration::default()).unwrap();
         let (mut worker, now) = (index.worker(), Now::at(100));
         let mut recorder = AccessRecorder::new(None);
