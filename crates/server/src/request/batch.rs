@@ -40,7 +40,7 @@ impl Batch {
     /// Bytes that are kept for the next batch.
     #[cfg(any(test, fuzzing))]
     pub fn kept_bytes(&self) -> usize {
-        self.stages.iter().map(BatchStage::bytes).sum()
+        own_bytes(&self.stages) + self.stages.iter().map(BatchStage::bytes).sum::<usize>()
     }
 
     /// Executes the requests in `inputs`, one input for each slot.
@@ -68,13 +68,22 @@ impl Batch {
         for slot in slots.iter_mut().filter(|slot| slot.protocol_state.dump.is_some()) {
             continue_dump(context, slot);
         }
-        let mut kept = 0;
+        let mut kept = own_bytes(&stages);
         let is_kept = |stage: &&BatchStage<'_>| {
             kept += stage.bytes();
             kept <= KEPT_BYTES
         };
         let kept_stages = stages.iter().take_while(is_kept).count();
-        stages.truncate(kept_stages);
+        if kept_stages < stages.len() {
+            // Requests that alternate between reads and writes make a stage each.
+            stages.truncate(kept_stages);
+            stages.shrink_to_fit();
+        }
         self.stages = stages.into_iter().map(BatchStage::recycle).collect();
     }
+}
+
+/// Bytes of a list of stages without theirs.
+fn own_bytes(stages: &Vec<BatchStage<'_>>) -> usize {
+    stages.capacity() * size_of::<BatchStage<'_>>()
 }

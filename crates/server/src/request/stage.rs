@@ -113,10 +113,9 @@ fn recycle<T, U>(mut vector: Vec<T>) -> Vec<U> {
 }
 
 impl BatchStage<'_> {
-    /// Bytes of its memory.
+    /// Bytes of its lists.
     pub fn bytes(&self) -> usize {
-        size_of::<Self>()
-            + self.keys.capacity() * size_of::<Key<'_>>()
+        self.keys.capacity() * size_of::<Key<'_>>()
             + self.sampled.capacity() * size_of::<u32>()
             + self.reads.capacity() * size_of::<ReadRequest<'_>>()
             + self.writes.capacity() * size_of::<WriteRequest<'_>>()
