@@ -51,7 +51,7 @@ impl RoundTrips {
         self.0.remove(&peer);
     }
 
-    /// Forgets nodes that are no members.
+    /// Forgets nodes that are not members.
     pub fn retain(&mut self, is_member: impl Fn(Peer) -> bool) {
         self.0.retain(|peer, _| is_member(*peer));
     }

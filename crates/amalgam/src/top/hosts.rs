@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amalgam_bench::{Usage, UsageError};
 use amalgam_server::append_base64;
@@ -15,9 +15,9 @@ use serde_json::Value;
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A node asks the others only when somebody wants to know, and for 5 s at most. It is asked again
-/// this often, after this pause, until it has their answers.
-const CLUSTER_TRIES: usize = 60;
+/// How long a node is asked, each time after a pause, until it has the answers of the others: it
+/// asks them only when somebody wants to know, and waits 5 s for one that is silent.
+const CLUSTER_PATIENCE: Duration = Duration::from_secs(6);
 const CLUSTER_PAUSE: Duration = Duration::from_millis(100);
 
 /// The longest answer that is read, in bytes.
@@ -114,26 +114,32 @@ impl Host {
     }
 
     /// Whether it is a node of a cluster.
-    pub fn is_node(&self) -> bool {
+    fn is_node(&self) -> bool {
         self.status["engine"] == "cluster"
     }
 
-    /// Asks once for the nodes of the server's cluster, if it is in one. The rest is shown without
-    /// them if it does not answer.
-    pub fn fetch_cluster(&mut self) {
+    /// Asks once for the nodes of the server's cluster, if it is in one; whether it answered. If
+    /// not, what it told before stays.
+    pub fn fetch_cluster(&mut self) -> bool {
         if !self.is_node() {
             self.cluster = Value::Null;
-        } else if let Ok(cluster) = self.ask("/api/cluster") {
-            self.cluster = cluster;
+            return true;
         }
+        let answer = self.ask("/api/cluster");
+        let has_answered = answer.is_ok();
+        self.cluster = answer.unwrap_or_else(|_| self.cluster.take());
+        has_answered
     }
 
     /// Asks for the nodes until the server knows them; whether it did in time.
     pub fn await_cluster(&mut self) -> bool {
-        for _ in 0..CLUSTER_TRIES {
-            self.fetch_cluster();
+        let end = Instant::now() + CLUSTER_PATIENCE;
+        while self.fetch_cluster() {
             if !self.is_node() || !self.cluster["age_ms"].is_null() {
                 return true;
+            }
+            if Instant::now() >= end {
+                break;
             }
             thread::sleep(CLUSTER_PAUSE);
         }
