@@ -392,7 +392,6 @@ impl Trial {
 
     /// Runs all cases of bad input.
     pub fn bad_input(&mut self) {
-        self.is_timed = false;
         self.refused_starts();
         let (full, room) =
             (|node: &Node| node.fill_disk(true), |node: &Node| node.fill_disk(false));

@@ -23,8 +23,6 @@ use amalgam_node::{ClusterClient, Credentials};
 use spaces::{ETCD_HOST, LEASE, Node, Space, eventually, run};
 use support::temporary;
 
-/// How much later than a lease a node may be taken out.
-const DETECTION_SLACK: Duration = Duration::from_secs(1);
 const NODES: usize = 5;
 const CHUNKS: usize = 60;
 const BRIDGE: &str = "10.77.0.1";
@@ -120,8 +118,6 @@ struct Trial {
     /// Large ones that were acknowledged.
     stored: Vec<ChunkId>,
     acknowledged: u64,
-    /// Whether who is gone must be known in time.
-    is_timed: bool,
 }
 
 impl Trial {
@@ -160,7 +156,6 @@ impl Trial {
             created: Vec::new(),
             stored: Vec::new(),
             acknowledged: 0,
-            is_timed: true,
         };
         trial.nodes.iter_mut().for_each(Node::start);
         trial.is_whole();
@@ -280,9 +275,6 @@ impl Trial {
             readable.as_secs_f64(),
             pause.as_secs_f64()
         );
-        if let Some(time) = detected.filter(|_| self.is_timed) {
-            assert!(time <= LEASE + DETECTION_SLACK, "{name}: detected after {time:?}");
-        }
         assert!(sum > self.acknowledged, "{name}: nothing was written");
         self.acknowledged = sum;
     }
@@ -319,7 +311,6 @@ impl Trial {
     }
 
     fn faults(&mut self) {
-        self.is_timed = true;
         let none = |_: &mut Self| {};
         let stop = |t: &mut Self| {
             t.nodes[3].signal("STOP");

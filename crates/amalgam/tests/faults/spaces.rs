@@ -169,16 +169,22 @@ impl Node {
 
     /// Has the disk no room beyond what is used, or has it room again.
     pub fn fill_disk(&self, is_full: bool) {
-        let mut bytes = DISK_BYTES;
-        if is_full {
-            let files = std::fs::read_dir(self.disk()).expect("it is there");
+        let path = self.disk();
+        if !is_full {
+            return run(&format!("mount -o remount,size={DISK_BYTES} {}", path.display()));
+        }
+        // The node goes on writing: a size that it has outgrown meanwhile is refused.
+        eventually("the disk is full", || {
+            let files = std::fs::read_dir(&path).expect("it is there");
             let length = |file: std::io::Result<std::fs::DirEntry>| {
-                file.and_then(|file| file.metadata()).expect("a file").len()
+                file.and_then(|file| file.metadata()).map_or(0, |known| known.len())
             };
             // And a part of a segment, as it would be.
-            bytes = files.map(length).sum::<u64>() + (3 << 20);
-        }
-        run(&format!("mount -o remount,size={bytes} {}", self.disk().display()));
+            let bytes = files.map(length).sum::<u64>() + (3 << 20);
+            let size = format!("remount,size={bytes}");
+            let remount = Command::new("mount").args(["-o", &size]).arg(&path).output();
+            remount.expect("it runs").status.success()
+        });
     }
 
     /// What it opens from now on it may not write, where it runs and where it will.
