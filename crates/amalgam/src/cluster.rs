@@ -180,8 +180,8 @@ pub struct NodeOptions {
     /// The CA that signed the certificates of all nodes and clients of chunks (PEM)
     #[arg(long, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
-    /// Percentage of the nodes that are super peers, which keep the metadata; at least three nodes
-    /// are, if there are three. Must be the same on all nodes
+    /// Percentage of the nodes that are super peers, which keep the metadata; at least five nodes
+    /// are, if there are as many. Must be the same on all nodes
     #[arg(long, value_name = "PERCENT")]
     pub super_peers: Option<u8>,
     /// Seconds without a sign of life after which a node is removed from the cluster

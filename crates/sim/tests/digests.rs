@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use amalgam_cluster::ids::{Creator, NodeId};
-use amalgam_cluster::overlay::{Summary, position};
+use amalgam_cluster::overlay::{GROUP_MEMBERS, Summary, position};
 use amalgam_sim::{Faults, MetadataNode, Mutant, World, seeds};
 
 fn digests(world: &World<MetadataNode>) -> BTreeMap<Creator, Vec<(NodeId, u64, u64)>> {
@@ -101,6 +101,11 @@ fn there_are_enough_super_peers() {
         world.run(5_000);
         let wanted = amalgam_cluster::overlay::OverlaySettings::default().supers_wanted(nodes);
         assert_eq!(world.view().supers().count(), wanted, "{nodes} nodes");
-        assert!(world.view().groups.all(0..1 << 16, |group| group.members.len() == wanted.min(3)));
+        assert!(
+            world
+                .view()
+                .groups
+                .all(0..1 << 16, |group| group.members.len() == wanted.min(GROUP_MEMBERS))
+        );
     }
 }

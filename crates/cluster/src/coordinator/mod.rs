@@ -360,14 +360,14 @@ mod tests {
 
     #[test]
     fn a_proposal_from_another_state_changes_nothing() {
-        let (mut coordinator, peers) = cluster(5);
-        assert_eq!(coordinator.view().supers().count(), 3);
-        let promote = Proposal::Promote(peers[4]);
+        let (mut coordinator, peers) = cluster(6);
+        assert_eq!(coordinator.view().supers().count(), 5);
+        let promote = Proposal::Promote(peers[5]);
         assert_eq!(coordinator.propose(&promote, 0), Err(CoordinatorError::Outdated));
         let segment = coordinator.view().segment(peers[0]).expect("a super peer");
         let group = |number| Group {
             term: Term { number, leader: peers[0] },
-            members: peers[..3].to_vec(),
+            members: peers[..5].to_vec(),
         };
         let regroup =
             |number, replaces| Proposal::Regroup { segment, group: group(number), replaces };
@@ -390,11 +390,12 @@ mod tests {
         assert_eq!(coordinator.propose(&claim, 0), Err(CoordinatorError::Outdated));
         assert_eq!(coordinator.propose(&regroup(5, held), 0), Err(CoordinatorError::Outdated));
         let held = coordinator.view().groups_of(segment);
-        assert!(held.iter().all(|(_, group)| group.term == term && group.members == peers[..3]));
+        assert!(held.iter().all(|(_, group)| group.term == term && group.members == peers[..5]));
         assert_eq!(coordinator.propose(&regroup(5, held), 0), Ok(()));
-        // Two of three are a majority, one is not.
+        // Three of five are a majority, two are not.
         assert_eq!(coordinator.leave(peers[1]), Ok(()));
-        assert_eq!(coordinator.leave(peers[2]), Err(CoordinatorError::Needed));
+        assert_eq!(coordinator.leave(peers[2]), Ok(()));
+        assert_eq!(coordinator.leave(peers[3]), Err(CoordinatorError::Needed));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //!
 //! Super peers form a ring in the order of their node ids. Each is responsible for the ring segment
 //! from its predecessor's position to its own, and leads the group that holds the metadata of the
-//! creators there: itself and its two successors. The coordinator knows the members and the groups.
-//! Ordinary peers know the list of super peers, and ask the responsible one, or any.
+//! creators there: itself and its four successors. The coordinator knows the members and the
+//! groups. Ordinary peers know the list of super peers, and ask the responsible one, or any.
 //!
 //! The replication protocol is Vertical Paxos (Lamport, Malkhi, Zhou: Vertical Paxos and
 //! Primary-Backup Replication, PODC 2009): a reconfiguration master (the coordinator, which is etcd

@@ -19,11 +19,11 @@ pub struct Peer {
 
 impl Peer {
     /// The super peers that watch this member, given all super peers in ring order: those that
-    /// follow it on the ring, as many as hold its metadata.
+    /// follow it on the ring.
     pub(super) fn watchers(self, supers: &[Peer]) -> Vec<Peer> {
         let next = supers.partition_point(|peer| peer.node <= self.node);
         let around = supers[next..].iter().chain(&supers[..next]);
-        around.copied().filter(|peer| *peer != self).take(GROUP_MEMBERS).collect()
+        around.copied().filter(|peer| *peer != self).take(WATCHERS).collect()
     }
 }
 
@@ -70,8 +70,12 @@ pub(super) fn majority(members: usize) -> usize {
     members / 2 + 1
 }
 
-/// Super peers that hold a segment's metadata, if there are enough.
-pub const GROUP_MEMBERS: usize = 3;
+/// Super peers that hold a segment's metadata, if there are enough. A majority of five is left when
+/// two of them die at once.
+pub const GROUP_MEMBERS: usize = 5;
+
+/// Super peers that watch a member, if there are enough.
+const WATCHERS: usize = 3;
 
 /// Votes that a member is removed by, at least.
 const VOTES_MIN: usize = 2;
@@ -205,7 +209,7 @@ impl Default for OverlaySettings {
     fn default() -> Self {
         Self {
             super_share_percent: 8,
-            supers_min: 3,
+            supers_min: GROUP_MEMBERS,
             retry_ms: 100,
             compare_ms: 1_000,
             announce_ms: 1_000,
@@ -252,15 +256,15 @@ mod tests {
     fn the_share_of_super_peers_is_kept() {
         let settings = OverlaySettings::default();
         let wanted = [1, 2, 3, 5, 37, 38, 100, 1000].map(|nodes| settings.supers_wanted(nodes));
-        assert_eq!(wanted, [1, 2, 3, 3, 3, 4, 8, 80]);
+        assert_eq!(wanted, [1, 2, 3, 5, 5, 5, 8, 80]);
     }
 
     #[test]
     fn a_group_is_a_super_peer_and_its_successors() {
-        let view = view(&[2, 5, 9, 12], &[3]);
-        assert_eq!(view.wanted_group(peer(9)), [peer(9), peer(12), peer(2)]);
-        assert_eq!(view.segment(peer(2)), Some(RingSegment { first: 13, last: 2 }));
-        assert_eq!(view.segment(peer(9)), Some(RingSegment { first: 6, last: 9 }));
+        let view = view(&[2, 5, 6, 9, 12, 15], &[3]);
+        assert_eq!(view.wanted_group(peer(9)), [9, 12, 15, 2, 5].map(peer));
+        assert_eq!(view.segment(peer(2)), Some(RingSegment { first: 16, last: 2 }));
+        assert_eq!(view.segment(peer(9)), Some(RingSegment { first: 7, last: 9 }));
         assert_eq!(view.segment(peer(3)), None);
         assert_eq!(view.segment(Peer { incarnation: 2, ..peer(9) }), None);
     }

@@ -1,11 +1,11 @@
 //! The equations of the model. Each says what it leaves out.
 
-use amalgam_cluster::overlay::OverlaySettings;
+use amalgam_cluster::overlay::{GROUP_MEMBERS, OverlaySettings};
 
 use super::fit::Fit;
 
 /// The number of super peers that hold each piece of metadata.
-const GROUP: f64 = 3.0;
+pub const GROUP: f64 = GROUP_MEMBERS as f64;
 /// The number of ids in the longest range.
 pub const RANGE_IDS: f64 = 2e6;
 /// The number of copies that a new owner makes of the chunks that it recovers.

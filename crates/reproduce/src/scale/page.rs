@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::fit::{Fit, VALUE_BYTES};
-use super::model::{Cluster, Failure, NODE_CHUNKS_MAX, RANGE_IDS};
+use super::model::{Cluster, Failure, GROUP, NODE_CHUNKS_MAX, RANGE_IDS};
 use super::{CACHE_BYTES, CHUNKS, GETS, LINKS, MOVED, ScaleArguments, percent, power};
 use crate::figures::markdown::machine;
 use crate::figures::picture::number;
@@ -143,7 +143,7 @@ fn metadata(text: &mut String, fit: &Fit) -> std::fmt::Result {
         text,
         &format!(
             "The table shows the bytes of one super peer. 8 of 100 nodes are super peers, and \
-             three of them store each part of the metadata. `-`: a node would have more than \
+             {GROUP} of them store each part of the metadata. `-`: a node would have more than \
              {most} chunks."
         ),
     )?;
@@ -164,7 +164,7 @@ fn metadata(text: &mut String, fit: &Fit) -> std::fmt::Result {
                 write!(text, " {} |", if cluster.is_possible() { &own } else { "-" })?;
             }
             let cluster = Cluster { nodes: 10_000.0, chunks, moved };
-            let each = cluster.metadata_bytes(fit) * 3.0 / chunks;
+            let each = cluster.metadata_bytes(fit) * GROUP / chunks;
             writeln!(text, " {} |", number(each))?;
         }
     }
