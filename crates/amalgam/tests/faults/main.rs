@@ -23,7 +23,8 @@ use amalgam_node::{ClusterClient, Credentials};
 use spaces::{ETCD_HOST, LEASE, Node, Space, eventually, run};
 use support::temporary;
 
-const NODES: usize = 5;
+/// More than there are super peers, so that one node only stores chunks.
+const NODES: usize = 6;
 const CHUNKS: usize = 60;
 const BRIDGE: &str = "10.77.0.1";
 
