@@ -56,6 +56,11 @@ const GRACE_ROUNDS: usize = 120;
 /// As [`GRACE_ROUNDS`] if an item of the class waits that this worker retired: about 0.15 s. An
 /// eviction would wait for the same workers, and longer.
 const OWN_GRACE_ROUNDS: usize = 768;
+/// A request takes a slot of a larger class of at most this many times the size, so that few small
+/// items cannot use up the pages of long ones.
+const LARGER_FACTOR: u32 = 4;
+/// From this round on the slot may be of any size: the request would soon be refused.
+const ANY_LARGER_ROUND: usize = ROUNDS_PER_EVICTION;
 /// The sleep in a later round.
 const PAUSE: Duration = Duration::from_micros(100);
 /// The sleep in rounds after [`ROUNDS`].
@@ -115,9 +120,10 @@ impl Pool<'_> {
                 Need::TooLarge => return None,
                 Need::Class(class) => {
                     let accepts_larger = round > 0 || asked_at.is_some();
+                    let factor = if round < ANY_LARGER_ROUND { LARGER_FACTOR } else { u32::MAX };
                     self.set_slot_aside(class)
                         || self.set_stray_slot_aside(class)
-                        || (accepts_larger && self.set_larger_slot_aside(class))
+                        || (accepts_larger && self.set_larger_slot_aside(class, factor))
                 }
                 Need::Large(bytes) => self.has_budget_for(bytes),
             };
@@ -265,12 +271,16 @@ impl Pool<'_> {
         self.replace_aside(class, slot)
     }
 
-    /// As `set_slot_aside`, with a slot of a larger class. All free slots of a class may be held by
-    /// workers that do not run now; on a machine that other programs keep busy they run again after
-    /// milliseconds.
-    fn set_larger_slot_aside(&mut self, class: usize) -> bool {
-        let larger = class + 1..self.memory.classes.count();
-        let slot = larger.into_iter().find_map(|class| self.take_slot_without_page(class));
+    /// As `set_slot_aside`, with a slot of a larger class, of at most `factor` times the bytes. All
+    /// free slots of a class may be held by workers that do not run now; on a machine that other
+    /// programs keep busy they run again after milliseconds.
+    fn set_larger_slot_aside(&mut self, class: usize, factor: u32) -> bool {
+        let memory = self.memory;
+        let bytes = |class: usize| memory.geometries[class].slot_bytes;
+        let most = bytes(class).saturating_mul(factor);
+        let mut larger =
+            (class + 1..memory.classes.count()).take_while(|class| bytes(*class) <= most);
+        let slot = larger.find_map(|class| self.take_slot_without_page(class));
         self.replace_aside(class, slot)
     }
 

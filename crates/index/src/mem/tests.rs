@@ -460,6 +460,38 @@ fn slots_that_an_idle_worker_holds_are_not_waited_for() {
     assert_eq!(evictions(), before.1, "free slots suffice");
 }
 
+/// As above, where the only other slots are far longer: they stay for the items that need them.
+#[test]
+#[cfg(not(miri))] // too many bytes for an interpreter
+fn short_items_do_not_take_slots_of_long_ones() {
+    const LONG: usize = 16 << 10;
+    const SETS: usize = 8;
+    let toy = Toy::new(4 << 20, 64 << 10, true, 1 << 16);
+    let (mut pool, mut idle) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    let helper = Pool::new(&toy.memory);
+    let evictions = || toy.memory.index_statistics().evictions;
+    let mut keys = 0;
+    while evictions() == 0 {
+        for number in keys..keys + 100 {
+            let length = if number % 100 == 0 { LONG } else { 100 };
+            assert!(toy.set(&mut pool, &helper, number, length));
+        }
+        keys += 100;
+    }
+    for number in (0..keys).filter(|number| number % 100 != 0) {
+        toy.delete(&mut idle, number);
+    }
+    let long = || (0..keys).step_by(100);
+    let removed: Vec<_> = long().take(SETS).filter(|one| toy.delete(&mut pool, *one)).collect();
+    assert!(removed.len() > SETS / 2, "{} of {keys} keys", removed.len());
+    let before = evictions();
+    assert!((0..SETS).all(|number| toy.set(&mut pool, &helper, keys + number, 100)));
+    let left = long().filter(|one| toy.with(&pool, *one, |_| ()).is_some()).count();
+    assert!(removed.iter().all(|number| toy.set(&mut pool, &helper, *number, LONG)));
+    let are = long().filter(|one| toy.with(&pool, *one, |_| ()).is_some()).count();
+    assert_eq!(are, left + removed.len(), "{} evictions", evictions() - before);
+}
+
 #[cfg(not(miri))] // too many bytes for an interpreter
 #[test]
 fn large_items_leave_oldest_first() {
