@@ -355,6 +355,7 @@ impl MutualSession {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::{OVERHEAD_BYTES, Received};
 
     fn folder() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/certificates")
@@ -406,6 +407,28 @@ mod tests {
         let (mut again, mut with) = (session("node.pem", true), session("renewed.pem", false));
         let _ = meet(&mut again, &mut with);
         assert_ne!(one.binding(), again.binding(), "a proof holds for one session");
+    }
+
+    /// Each record costs its decryption, however short it is.
+    #[test]
+    fn short_records_do_not_occupy_the_other_side() {
+        const RECORDS: usize = 10_000;
+        const LIMIT: usize = 16 << 10;
+        let (mut one, mut other) = (session("node.pem", true), session("node.pem", false));
+        assert!(meet(&mut one, &mut other).iter().all(Result::is_ok));
+        let mut sent = Vec::new();
+        (0..RECORDS).for_each(|_| one.encrypt(b"1", &mut sent));
+        let mut arrived = Arrived(&sent);
+        let (mut received, mut calls) = (0, 0);
+        while received < RECORDS {
+            let before = arrived.0.len();
+            let result = other.session.receive(&mut arrived, LIMIT, |_| ());
+            let Ok(Received { bytes, .. }) = result else { panic!("after {received} records") };
+            let read = before - arrived.0.len();
+            assert!(bytes > 0 && read < LIMIT + 2 * OVERHEAD_BYTES, "{bytes} of {read}");
+            (received, calls) = (received + bytes, calls + 1);
+        }
+        assert!(calls > 3, "{calls}");
     }
 
     #[test]

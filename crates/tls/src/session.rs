@@ -7,6 +7,10 @@ use std::io::{self, BufRead, IoSlice, Read, Write};
 
 use rustls::{Connection, Error};
 
+/// Ciphertext that one [`Session::receive`] reads beyond the plaintext that it may hand out, at
+/// most, about: an honest side's records are long, or few. Others may have one byte in 32 records.
+pub const OVERHEAD_BYTES: usize = 16 << 10;
+
 /// The result of [`Session::receive`].
 pub struct Received {
     /// Number of plaintext bytes that were handed out.
@@ -39,16 +43,19 @@ pub struct Session {
     unsent_bytes: usize,
 }
 
-/// A source that knows whether its last read took everything that had arrived.
+/// A source that knows how much was read, and whether the last read took everything that had
+/// arrived.
 struct Drained<'r, R> {
     source: &'r mut R,
     is_drained: bool,
+    read_bytes: usize,
 }
 
 impl<R: Read> Read for Drained<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let bytes = self.source.read(buffer)?;
         self.is_drained = bytes < buffer.len();
+        self.read_bytes += bytes;
         Ok(bytes)
     }
 }
@@ -70,7 +77,7 @@ impl Session {
         limit: usize,
         mut take: impl FnMut(&[u8]),
     ) -> Result<Received, ReceiveError> {
-        let mut source = Drained { source, is_drained: false };
+        let mut source = Drained { source, is_drained: false, read_bytes: 0 };
         let mut bytes = 0;
         loop {
             let mut reader = self.connection.reader();
@@ -97,6 +104,10 @@ impl Session {
             }
             if source.is_drained {
                 break;
+            }
+            // rustls allows no more than 32 records without data in a row.
+            if bytes > 0 && source.read_bytes >= limit.saturating_add(OVERHEAD_BYTES) {
+                return Ok(Received { bytes, may_have_more: true });
             }
             match self.connection.read_tls(&mut source) {
                 Ok(_) => self.decrypt()?,
