@@ -230,9 +230,10 @@ impl<S: ChunkStore> Node<S> {
         self.execute_chunk_commands(chunk_commands, now_ms, out);
         let mut answers = Vec::new();
         if let Some(replica_store) = &mut self.replica_store {
+            let super_peer = &mut self.super_peer;
             // What it records now waits too while the log has no room for it.
-            if self.has_metadata_log && replica_store.has_room() {
-                let super_peer = &mut self.super_peer;
+            let waiting_bytes = super_peer.catalog().record_bytes();
+            if self.has_metadata_log && replica_store.has_room_for_metadata(waiting_bytes) {
                 let records = super_peer.take_records();
                 replica_store
                     .append_metadata(&records, &|creator| super_peer.catalog().snapshot(creator));

@@ -19,11 +19,18 @@ pub struct Catalog {
     creators: BTreeMap<Creator, CreatorState>,
     /// Changes since the last [`Self::take_records`]; None while changes are not recorded.
     records: Option<Vec<MetadataRecord>>,
+    /// The bytes of memory that `records` take.
+    record_bytes: usize,
 }
 
 impl Default for Catalog {
     fn default() -> Self {
-        Self { map: RangeMap::new(MapLimits::default()), creators: BTreeMap::new(), records: None }
+        Self {
+            map: RangeMap::new(MapLimits::default()),
+            creators: BTreeMap::new(),
+            records: None,
+            record_bytes: 0,
+        }
     }
 }
 
@@ -35,12 +42,20 @@ impl Catalog {
 
     /// The changes since the last call, in order.
     pub fn take_records(&mut self) -> Vec<MetadataRecord> {
+        self.record_bytes = 0;
         self.records.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The bytes of memory of the changes since the last [`Self::take_records`].
+    pub fn record_bytes(&self) -> usize {
+        self.record_bytes
     }
 
     fn log(&mut self, record: impl FnOnce() -> MetadataRecord) {
         if let Some(records) = &mut self.records {
-            records.push(record());
+            let record = record();
+            self.record_bytes += record.memory_bytes();
+            records.push(record);
         }
     }
 

@@ -133,6 +133,24 @@ pub enum MetadataRecord {
     Promises(Vec<(u64, u64, Term)>),
 }
 
+impl MetadataRecord {
+    /// The bytes of memory that the record takes, without what an allocator adds.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let owned = match self {
+            Self::Batch(_, _, edits) => size_of_val(&edits[..]),
+            Self::Snapshot(all) => {
+                size_of_val(&all.ranges[..])
+                    + size_of_val(&all.last_requests[..])
+                    + size_of_val(&all.incarnations[..])
+                    + size_of_val(&all.to_recover[..])
+            }
+            Self::Promises(terms) => size_of_val(&terms[..]),
+            Self::Restamp(..) | Self::Removed(_) => 0,
+        };
+        size_of::<Self>() + owned
+    }
+}
+
 impl Edit {
     /// The same edit with incarnations that no node has; it will be refused as
     /// [`Refusal::StalePeer`].

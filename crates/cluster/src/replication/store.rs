@@ -45,7 +45,7 @@ const RECORD_ANSWERS_MAX: usize = 64;
 /// and owners replace it.
 const UNWRITTEN_BYTES_MAX: usize = if cfg!(test) { 1 << 16 } else { 16 << 20 };
 /// Above this many, metadata is not accepted either, and the node stops.
-const UNWRITTEN_METADATA_BYTES_MAX: usize = 4 * UNWRITTEN_BYTES_MAX;
+pub(super) const UNWRITTEN_METADATA_BYTES_MAX: usize = 4 * UNWRITTEN_BYTES_MAX;
 
 /// Boot number of a writer none of whose records count.
 const NO_BOOT: u64 = u64::MAX;

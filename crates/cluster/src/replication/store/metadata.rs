@@ -13,6 +13,20 @@ use crate::overlay::{MetadataRecord, Snapshot};
 const METADATA_RECORDS_MAX: usize = if cfg!(test) { 8 } else { 256 };
 
 impl ReplicaStore {
+    /// Whether metadata is recorded now, or has to wait in memory as [`Self::has_room`] says.
+    /// `waiting_bytes` are those of memory that wait already: above
+    /// [`UNWRITTEN_METADATA_BYTES_MAX`], with what waits for the disk,
+    /// [`Self::metadata_failure`] returns an error from now on.
+    pub fn has_room_for_metadata(&mut self, waiting_bytes: usize) -> bool {
+        let has_room = self.has_room();
+        let unwritten_bytes = self.log.unwritten_bytes().saturating_add(waiting_bytes);
+        if !has_room && unwritten_bytes >= UNWRITTEN_METADATA_BYTES_MAX {
+            let stalled = LogError::Storage(StorageError::Stalled);
+            self.metadata_failure = self.metadata_failure.or(Some(stalled));
+        }
+        has_room
+    }
+
     /// Records changes of the metadata; `whole` returns the present metadata of a creator. The
     /// records are durable once the commit [`Self::metadata_commit`] is carried out, unless
     /// [`Self::metadata_failure`] returns an error.

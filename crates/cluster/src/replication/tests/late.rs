@@ -40,6 +40,45 @@ fn the_cleaner_does_not_wait_for_the_medium() {
     assert!(held.iter().all(|(_, value)| value.len() == 90));
 }
 
+/// Metadata waits in memory while the medium has not delivered what is cleaned, up to a bound.
+#[test]
+fn metadata_that_waits_for_room_is_bounded() {
+    let disk = Arc::new(Mutex::new(MemoryStorage::default()));
+    let lock = || disk.lock().expect("one thread");
+    lock().reads_late = true;
+    let storage = Box::new(Arc::clone(&disk));
+    let mut replica_store = ReplicaStore::open(storage, 7, SETTINGS).expect("it opens");
+    let most = store::UNWRITTEN_METADATA_BYTES_MAX;
+    assert!(replica_store.has_room_for_metadata(most), "it can be recorded at once");
+    for version in 1..1_000 {
+        let put = entry(version, Mutation::Put(id(version % 8), vec![version as u8; 90]));
+        replica_store.on_append(owner(), 3, version, vec![put]);
+        replica_store.flush(&mut Vec::new());
+    }
+    assert!(!replica_store.has_room_for_metadata(most / 2), "it waits");
+    assert_eq!(replica_store.metadata_failure(), None);
+    assert!(!replica_store.has_room_for_metadata(most));
+    let stalled = LogError::Storage(StorageError::Stalled);
+    assert_eq!(replica_store.metadata_failure(), Some(stalled));
+
+    let mut catalog = Catalog::default();
+    let term = Term { number: 1, leader: owner() };
+    let apply = |catalog: &mut Catalog, sequence, edits: &[Edit]| {
+        catalog.apply(id(1).creator(), Version { term, sequence }, edits);
+    };
+    apply(&mut catalog, 1, &[]);
+    assert_eq!(catalog.record_bytes(), 0, "nothing is recorded");
+    catalog.start_recording();
+    apply(&mut catalog, 2, &[]);
+    let empty = catalog.record_bytes();
+    let request = RequestId { peer: owner(), sequence: 1 };
+    let edit = Edit { request, ids: ids(0, 9), change: Change::Release };
+    apply(&mut catalog, 3, &[edit; 100]);
+    let more = catalog.record_bytes() - empty;
+    assert!(empty > 0 && more > 100 * size_of::<Edit>(), "{empty}, {more}");
+    assert_eq!((catalog.take_records().len(), catalog.record_bytes()), (2, 0));
+}
+
 /// What a slice holds that the medium delivers later.
 fn recovered_late(
     replica_store: &mut ReplicaStore,
