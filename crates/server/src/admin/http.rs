@@ -91,6 +91,7 @@ pub fn read_request(
     is_ending: impl Fn() -> bool,
 ) -> io::Result<Result<Request, Response>> {
     let deadline = Instant::now() + TIMEOUT;
+    stream.set_deadline(deadline);
     let mut head = Vec::with_capacity(1024);
     let mut buffer = [0; 1024];
     loop {
@@ -209,6 +210,7 @@ pub fn respond(
         bytes.push_str(body);
     }
     let deadline = Instant::now() + TIMEOUT;
+    stream.set_deadline(deadline);
     let mut rest = bytes.as_bytes();
     let in_time = |result: io::Result<usize>| match result {
         Err(error) if is_fatal_or_late(&error, deadline) || is_ending() => Err(error),
@@ -232,6 +234,7 @@ pub fn respond(
 /// connection, which would discard the response.
 pub fn drain(stream: &mut Stream, is_ending: impl Fn() -> bool) {
     let deadline = Instant::now() + DRAIN_TIMEOUT;
+    stream.set_deadline(deadline);
     let mut rest = [0; 4096];
     let mut drained = 0;
     while drained < DRAIN_BYTES && Instant::now() < deadline && !is_ending() {
