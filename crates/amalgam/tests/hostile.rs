@@ -10,9 +10,11 @@ mod support;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
 use support::hostile::{
     Address, MEBIBYTE, Victim, attack_streams, endure, endure_readers, fill, garbage,
+    resident_bytes, talk,
 };
 use support::{PATIENCE, command, temporary};
 
@@ -158,13 +160,43 @@ fn lines_without_an_end_for_a_gibibyte() {
     let mut target = Target::with_memory("gibibyte", 1024 * MEBIBYTE);
     // Nothing is stored: what the bound leaves is the share of buffers.
     target.memory_bytes /= 4;
-    let line = [b"get".as_slice(), &b" k".repeat(450_000)].concat();
-    for (round, count) in [320, 330, 340].into_iter().enumerate() {
+    for (round, (count, keys)) in
+        [(320, 450_000), (330, 450_000), (340, 450_000), (3_200, 45_000)].into_iter().enumerate()
+    {
+        let line = [b"get".as_slice(), &b" k".repeat(keys)].concat();
         endure("lines that take all buffers", &target, &control.address, count, |target, count| {
             target.address.pour(count, &line)
         });
         let refused = target.address.stat("read_buf_oom");
         assert!(refused > round, "buffers were not exhausted: {refused} lines refused");
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while resident_bytes(target.child.id()) > 64 * MEBIBYTE {
+        assert!(Instant::now() < deadline, "the process keeps the memory of freed buffers");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Answers about the server that are long, or take long to make.
+#[test]
+fn statistics_and_lists() {
+    const PREFIXES: usize = 20_000;
+    let control = Target::over_tcp("lists-control");
+    let target = Target::over_tcp("lists");
+    let mut stream = target.address.connect();
+    let prefix = "p".repeat(220);
+    let sets = (0..PREFIXES).map(|number| format!("ms {prefix}{number}:k 1 q\r\nv\r\n"));
+    let sets: String = sets.collect();
+    talk(&mut *stream, format!("stats detail on\r\n{sets}mn\r\n").as_bytes(), "MN\r\n");
+    talk(&mut *stream, b"stats detail off\r\n", "OK\r\n");
+    drop(stream);
+    for request in
+        ["stats", "stats conns", "stats detail dump", "stats sizes", "lru_crawler metadump all"]
+    {
+        let requests = format!("{request}\r\n").repeat(300).into_bytes();
+        endure(request, &target, &control.address, 100, |target, count| {
+            target.address.push_all(count, &requests)
+        });
     }
 }
 

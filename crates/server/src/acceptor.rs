@@ -6,15 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use amalgam_index::Store;
+use amalgam_op::ItemView;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::connections::connection::Connection;
+use crate::connections::freed_memory::FreedMemory;
 use crate::net::registry::ConnectionInfo;
 use crate::net::sockets::{Listener, accept, local_name};
 use crate::net::transport::Transport;
 use crate::state::clock::OUTSTANDING_WORTH_A_SWEEP;
 use crate::state::server_state::ServerState;
-use crate::state::sweep::sweep;
+use crate::state::sweep::Sweep;
 
 /// The longest wait for connections.
 const TICK: Duration = Duration::from_secs(1);
@@ -24,6 +26,9 @@ const PAUSED_TICK: Duration = Duration::from_millis(10);
 
 /// The index is told of a change of the buffers' memory in steps of this size.
 const MEMORY_STEP_BYTES: usize = 1 << 20;
+
+/// Steps of a sweep after which it is looked for connections: about a millisecond.
+const SWEEP_STEPS: usize = 16;
 
 /// What to write to the main thread's pipe to stop the server. Signal handlers write `X` too.
 pub const STOP: &[u8] = b"X";
@@ -42,6 +47,9 @@ pub struct Acceptor<'s, S: Store> {
     paused_at: Option<Instant>,
     /// The buffers' memory in bytes that the index was last told of.
     reported_bytes: usize,
+    freed_memory: FreedMemory,
+    /// The sweep under way, if one is.
+    sweep: Option<Sweep<'s, S>>,
 }
 
 impl<'s, S: Store> Acceptor<'s, S> {
@@ -61,6 +69,8 @@ impl<'s, S: Store> Acceptor<'s, S> {
             next_worker,
             paused_at,
             reported_bytes,
+            freed_memory: FreedMemory::default(),
+            sweep: None,
         }
     }
 
@@ -73,7 +83,12 @@ impl<'s, S: Store> Acceptor<'s, S> {
         let gate = &self.state.accept_gate;
         while !self.state.is_stopping() {
             let was_open = gate.is_open();
-            let ready = self.wait(if was_open { TICK } else { PAUSED_TICK }, was_open)?;
+            let timeout = match () {
+                () if self.sweep.is_some() => Duration::ZERO,
+                () if was_open => TICK,
+                () => PAUSED_TICK,
+            };
+            let ready = self.wait(timeout, was_open)?;
             if self.is_told_to_stop() {
                 return Ok(());
             }
@@ -205,8 +220,10 @@ impl<'s, S: Store> Acceptor<'s, S> {
         }
     }
 
-    /// Gives the index the part of the memory limit that the buffers do not take.
+    /// Gives the index the part of the memory limit that the buffers do not take, and the system
+    /// what they have freed.
     fn balance_memory(&mut self) {
+        self.freed_memory.give_back(self.state.buffers.total_bytes(), Instant::now());
         let used = self.state.buffers.reserved_bytes();
         if used.abs_diff(self.reported_bytes) >= MEMORY_STEP_BYTES {
             self.reported_bytes = used;
@@ -214,12 +231,19 @@ impl<'s, S: Store> Acceptor<'s, S> {
         }
     }
 
-    /// Removes dead items if an operator asked for it or many flushes have left some.
-    fn sweep_if_needed(&self) {
+    /// Removes dead items if an operator asked for it or many flushes have left some: a part of
+    /// them, since connections wait meanwhile.
+    fn sweep_if_needed(&mut self) {
         let (state, crawler) = (self.state, &self.state.crawler);
         let is_worth = state.clock.outstanding() >= OUTSTANDING_WORTH_A_SWEEP;
-        if is_worth || crawler.is_requested.load(Ordering::Acquire) {
-            sweep(&state.index, &state.clock, crawler, |item| state.class_of(item).0);
+        if self.sweep.is_none() && (is_worth || crawler.is_requested.load(Ordering::Acquire)) {
+            self.sweep = Some(Sweep::begin(&state.index, &state.clock));
+        }
+        let Some(sweep) = &mut self.sweep else { return };
+        let class_of = |item: &ItemView<'_>| state.class_of(item).0;
+        let mut step = || sweep.step(&state.index, &state.clock, crawler, class_of);
+        if (0..SWEEP_STEPS).any(|_| step()) {
+            self.sweep = None;
             crawler.is_requested.store(false, Ordering::Release);
         }
     }

@@ -261,4 +261,50 @@ mod tests {
         drop((other, readers));
         clients.end();
     }
+    /// Many clients ask for statistics and lists, which take long to make.
+    #[test]
+    fn long_reports_make_other_clients_wait_for_a_bounded_part_of_them() {
+        const CLIENTS: usize = 100;
+        const ITEMS: usize = 20_000;
+        let playground = Playground::<Mercury>::open(Settings::default(), 64 << 20);
+        let mut clients = playground.clients();
+        let other = clients.connect();
+        let sets = (0..ITEMS).map(|number| format!("ms {number} 1 q\r\nv\r\n")).collect::<String>();
+        let mut rest = sets.as_bytes();
+        while !rest.is_empty() {
+            rest = &rest[rustix::io::write(&other, rest).unwrap_or(0)..];
+            clients.turn();
+        }
+        clients.rest();
+        let written = || playground.0.state().counters.of_worker(0).bytes_written.get();
+        for request in ["stats\r\n", "stats conns\r\n", "lru_crawler metadump all\r\n"] {
+            let ends: Vec<_> = (0..CLIENTS).map(|_| clients.connect_with(128 << 10)).collect();
+            clients.rest();
+            for end in &ends {
+                assert_eq!(rustix::io::write(end, request.as_bytes()), Ok(request.len()));
+            }
+            let is_dump = request.starts_with("lru_crawler");
+            let (mut waiting, mut turns) = (ends.iter().collect::<Vec<_>>(), 0);
+            let mut answer = vec![0; 64 << 10];
+            while !waiting.is_empty() && (!is_dump || turns < CLIENTS) {
+                let before = written();
+                assert_eq!(rustix::io::write(&other, b"mn\r\n"), Ok(4));
+                clients.turn();
+                assert_eq!(rustix::io::read(&other, &mut [0; 16]), Ok(4), "in this turn");
+                let sent = written() - before;
+                assert!(sent < 1 << 20, "{request}: {sent} bytes were made at once");
+                // A dump begins with a line that says so.
+                let is_answered = |count| count > b"OK\r\n".len();
+                waiting.retain(|end| !rustix::io::read(end, &mut answer).is_ok_and(is_answered));
+                turns += 1;
+                assert!(turns < 10 * CLIENTS, "{request}: {} get nothing", waiting.len());
+            }
+            assert!(turns > 4, "{request}: all was answered in {turns} turns");
+            assert!(waiting.len() < CLIENTS, "{request}: nothing was answered");
+            drop(ends);
+            clients.rest();
+        }
+        drop(other);
+        clients.end();
+    }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use amalgam_index::{Configuration, Engine, Store, Worker};
 
-use crate::connections::protocol_state::ProtocolState;
+use crate::connections::protocol_state::{ProtocolState, TurnBudget};
 use crate::error::ServerError;
 use crate::metrics::counters::Counts;
 use crate::metrics::hot_keys::Sampler;
@@ -81,7 +81,9 @@ impl<'s, S: Store> InProcessWorker<'s, S> {
     /// Runs one batch: an input for each slot.
     fn run(&mut self, inputs: &[&[u8]], slots: &mut [RequestSlot]) {
         let now = self.state.clock.begin_batch(0);
+        let mut turn = TurnBudget::default();
         let mut context = BatchContext {
+            turn: &mut turn,
             state: self.state,
             worker: 0,
             index: &mut self.index,

@@ -27,6 +27,7 @@ use crate::connections::budget::MAX_OUTPUT_BYTES;
 use crate::connections::connection::{
     Bounds, Connection, Input, OWN_BUFFER_BYTES, READ_BYTES, Received,
 };
+use crate::connections::protocol_state::TurnBudget;
 use crate::connections::reactor::{
     ANSWERS_EVENT, MAX_EVENTS, ReactorGuard, WAKE_EVENT, WorkStealer,
 };
@@ -120,6 +121,7 @@ pub struct Worker<'s, S: Store + 's> {
     output_limit_bytes: usize,
     /// Bytes of long answers that may still be sent in this iteration.
     send_left_bytes: usize,
+    turn_budget: TurnBudget,
     /// The server's second at the last batch or tick.
     seconds: u32,
     last_tick_seconds: u32,
@@ -168,6 +170,7 @@ impl<'s, S: Store> Worker<'s, S> {
             recorder: AccessRecorder::new(state.miss_curve.as_ref()),
             output_limit_bytes: MAX_OUTPUT_BYTES,
             send_left_bytes: TURN_SEND_BYTES,
+            turn_budget: TurnBudget::default(),
             seconds,
             last_tick_seconds: seconds,
             #[cfg(test)]
@@ -256,6 +259,7 @@ impl<'s, S: Store> Worker<'s, S> {
     fn serve(&mut self, guard: &mut ReactorGuard<'_>, events: &[Event]) {
         self.seconds = self.state.clock.seconds();
         self.send_left_bytes = TURN_SEND_BYTES;
+        self.turn_budget = TurnBudget::default();
         let mut has_answers = false;
         for event in events {
             match event.data.u64() {
@@ -395,6 +399,17 @@ impl<'s, S: Store> Worker<'s, S> {
         if connection.is_waiting {
             return;
         }
+        let protocol_state = &connection.protocol_state;
+        if protocol_state.has_backlog() && protocol_state.awaits_turn(&self.turn_budget) {
+            guard.queue(id);
+            return;
+        }
+        if connection.transport.is_handshaking() {
+            match self.turn_budget.handshakes.checked_sub(1) {
+                Some(left) => self.turn_budget.handshakes = left,
+                None => return guard.queue(id),
+            }
+        }
         let counters = self.counters();
         let mut bytes_read = 0;
         let bounds = Bounds {
@@ -444,6 +459,7 @@ impl<'s, S: Store> Worker<'s, S> {
             counts: &mut self.counts,
             sampler: &mut self.sampler,
             recorder: &mut self.recorder,
+            turn: &mut self.turn_budget,
             now: self.state.clock.begin_batch(self.number),
             observer: Observer::new(self.state),
         };
@@ -471,6 +487,7 @@ impl<'s, S: Store> Worker<'s, S> {
             counts: &mut self.counts,
             sampler: &mut self.sampler,
             recorder: &mut self.recorder,
+            turn: &mut self.turn_budget,
             now,
             observer: Observer::new(self.state),
         };
@@ -753,6 +770,7 @@ impl<'s, S: Store> Worker<'s, S> {
         self.send_left_bytes = usize::MAX;
         loop {
             self.take_answers(guard, true);
+            self.turn_budget = TurnBudget::default();
             self.serve_ready(guard);
             self.take_answers(guard, false);
             let unsent = guard.slab.iter().filter(|(_, connection)| connection.has_unsent());

@@ -240,6 +240,35 @@ fn a_larger_cache_does_not_raise_the_share_of_buffers() {
     assert!(most < 12 << 20, "{most} bytes of buffers");
 }
 
+/// Lists of which there is more than the buffers may take are made as they are read.
+#[test]
+fn lists_occupy_memory_as_they_are_read() {
+    const PREFIXES: usize = 8_000;
+    const CLIENTS: usize = 30;
+    // The buffers' limit is the least there is: 8 MiB.
+    let server = Running::start(Settings { memory_bytes: 32 << 20, ..settings(2) });
+    let mut other = server.connect();
+    other.talk("stats detail on\r\n", "OK\r\n");
+    let prefix = |number: usize| format!("{}{number:06}", "p".repeat(200));
+    let sets = (0..PREFIXES).map(|number| format!("ms {}:k 1 q\r\nv\r\n", prefix(number)));
+    other.talk(sets.collect::<String>() + "mn\r\n", "MN\r\n");
+    other.talk("stats detail off\r\n", "OK\r\n");
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
+    clients.iter_mut().for_each(|client| client.send("stats detail dump\r\n"));
+    let mut expected = (0..PREFIXES)
+        .map(|number| format!("PREFIX {} get 0 hit 0 set 1 del 0\r\n", prefix(number)))
+        .collect::<String>();
+    expected.push_str("END\r\n");
+    let kept = |other: &mut Client<TcpStream>| {
+        let kept: usize = other.stat("read_buf_bytes").parse().unwrap();
+        assert!(kept < CLIENTS * (160 << 10), "{kept} bytes kept");
+    };
+    for client in &mut clients {
+        kept(&mut other);
+        client.expect(&expected);
+    }
+}
+
 /// Sends all of `garbage`, over a new connection whenever the server closes one.
 fn pour(server: &Running, mut garbage: &[u8]) {
     while !garbage.is_empty() {

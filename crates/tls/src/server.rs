@@ -252,6 +252,11 @@ impl ServerSession {
         self.session.write_to(socket)
     }
 
+    /// Whether the handshake is not complete.
+    pub fn is_handshaking(&self) -> bool {
+        self.session.connection.is_handshaking()
+    }
+
     /// Whether ciphertext waits to be sent.
     #[inline]
     pub fn wants_write(&self) -> bool {

@@ -173,7 +173,7 @@ pub trait Victim: Sync {
 }
 
 /// Bytes of a process in memory.
-fn resident_bytes(process: u32) -> usize {
+pub fn resident_bytes(process: u32) -> usize {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a field");
     let kibibytes: usize = line.trim().trim_end_matches(" kB").parse().expect("a number");

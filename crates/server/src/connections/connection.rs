@@ -219,7 +219,9 @@ impl Connection {
 
     /// Bytes of the buffers that the connection keeps while it waits.
     pub fn buffer_bytes(&self) -> usize {
-        self.input.capacity() + self.output.buffer_bytes() + self.transport.unsent_bytes()
+        let dump = self.protocol_state.dump.as_ref().map_or(0, |dump| dump.kept_bytes());
+        let unsent = self.output.buffer_bytes() + self.transport.unsent_bytes();
+        self.input.capacity() + unsent + dump
     }
 
     /// Bytes of answers that no socket has taken yet, in plaintext or as ciphertext.

@@ -1,4 +1,5 @@
-//! An item dump under way: which items it lists, in what format, and how far it has come.
+//! A list under way, of items or of what else there may be many: what it lists, in what format, and
+//! how far it has come.
 
 use std::collections::BTreeMap;
 
@@ -22,6 +23,18 @@ pub enum DumpFormat {
     },
     /// `stats sizes`: counts by size, rounded up.
     Sizes(BTreeMap<usize, u64>),
+    /// `stats conns`: sockets, not items.
+    Connections {
+        /// The file descriptor of the connection that asks.
+        own: i32,
+        /// That of the socket that was listed last; -1 at the start.
+        after: i32,
+    },
+    /// `stats detail dump`: prefixes of keys.
+    Prefixes {
+        /// The prefix that was listed last; None at the start.
+        after: Option<Vec<u8>>,
+    },
 }
 
 /// A set of memcached's slab classes, one bit each.
@@ -56,12 +69,15 @@ impl ClassSet {
     }
 }
 
-/// The progress of one connection's item dump.
+/// Bytes of an entry of [`DumpFormat::Sizes`], about.
+const SIZE_ENTRY_BYTES: usize = 32;
+
+/// The progress of one connection's dump.
 #[derive(Clone, Debug)]
 pub struct ItemDump {
     /// What it writes about each item.
     pub format: DumpFormat,
-    /// Where the scan goes on.
+    /// Where the scan of items goes on.
     pub cursor: Cursor,
 }
 
@@ -89,6 +105,25 @@ impl ItemDump {
     /// `stats sizes`.
     pub fn sizes() -> Box<Self> {
         Self::new(DumpFormat::Sizes(BTreeMap::new()))
+    }
+
+    /// `stats conns`, for the connection with this file descriptor.
+    pub fn connections(own: i32) -> Box<Self> {
+        Self::new(DumpFormat::Connections { own, after: -1 })
+    }
+
+    /// `stats detail dump`.
+    pub fn prefixes() -> Box<Self> {
+        Self::new(DumpFormat::Prefixes { after: None })
+    }
+
+    /// Bytes that it keeps, about.
+    pub fn kept_bytes(&self) -> usize {
+        let own = match &self.format {
+            DumpFormat::Sizes(sizes) => sizes.len() * SIZE_ENTRY_BYTES,
+            _ => 0,
+        };
+        size_of::<Self>() + own
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod budget;
 pub mod connection;
+pub mod freed_memory;
 pub mod item_dump;
 pub mod protocol_state;
 pub mod reactor;

@@ -17,6 +17,30 @@ pub struct Resumption {
     pub most_bytes: u32,
 }
 
+/// What one iteration of a worker's loop may still do for requests that take long. Those of other
+/// connections wait for no more than that.
+#[derive(Clone, Debug)]
+pub struct TurnBudget {
+    /// Slices of all dumps.
+    pub slices: usize,
+    /// Answers to `stats`.
+    pub reports: usize,
+    /// Steps of TLS handshakes: one may take a millisecond for a signature.
+    pub handshakes: usize,
+}
+
+impl Default for TurnBudget {
+    fn default() -> Self {
+        let (slices, reports) = (SLICES_A_TURN, REPORTS_A_TURN);
+        Self { slices, reports, handshakes: HANDSHAKES_A_TURN }
+    }
+}
+
+/// See [`TurnBudget`].
+const SLICES_A_TURN: usize = 16;
+const REPORTS_A_TURN: usize = 2;
+const HANDSHAKES_A_TURN: usize = 4;
+
 /// The state of one connection's protocol between batches.
 #[derive(Clone, Debug, Default)]
 pub struct ProtocolState {
@@ -35,6 +59,9 @@ pub struct ProtocolState {
     pub resumption: Resumption,
     /// A dump in progress: the requests behind it wait for its end.
     pub dump: Option<Box<ItemDump>>,
+    /// Whether the next `stats` of the input waits for an iteration of the worker's loop that has
+    /// not answered enough reports yet ([`TurnBudget`]).
+    pub awaits_report: bool,
     /// Whether the client gave the name of a user and the right password.
     pub is_authenticated: bool,
     /// The SASL exchange in progress (binary protocol).
@@ -45,5 +72,13 @@ impl ProtocolState {
     /// Whether the connection can be served without anything further arriving.
     pub fn has_backlog(&self) -> bool {
         self.has_unparsed_input || self.dump.is_some()
+    }
+
+    /// Whether nothing more can be done for it with this budget. Requires: it has a backlog.
+    pub fn awaits_turn(&self, budget: &TurnBudget) -> bool {
+        match self.dump {
+            Some(_) => budget.slices == 0,
+            None => self.awaits_report && budget.reports == 0,
+        }
     }
 }

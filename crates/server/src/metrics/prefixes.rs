@@ -1,7 +1,8 @@
 //! `stats detail`: counts of operations by key prefix, the part of the key before the delimiter.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::io::Write;
+use std::ops::Bound;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -84,17 +85,22 @@ impl Prefixes {
         self.lock().clear();
     }
 
-    /// The lines of `stats detail dump`, without `END`.
-    pub fn dump(&self) -> Vec<u8> {
-        let mut text = Vec::new();
-        for (prefix, PrefixCounts { gets, hits, sets, deletes }) in self.lock().iter() {
-            let mut numbers = String::new();
-            let _ = writeln!(numbers, " get {gets} hit {hits} set {sets} del {deletes}\r");
+    /// Appends lines of `stats detail dump`, without `END`: of at most `count` prefixes, which come
+    /// after `after`, or are the first. Returns the last of them; None if it is the last of all.
+    pub fn dump(&self, after: Option<&[u8]>, count: usize, text: &mut Vec<u8>) -> Option<Vec<u8>> {
+        let table = self.lock();
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut entries = table.range::<[u8], _>((start, Bound::Unbounded));
+        let mut last = None;
+        for (prefix, PrefixCounts { gets, hits, sets, deletes }) in entries.by_ref().take(count) {
             text.extend_from_slice(b"PREFIX ");
             text.extend_from_slice(prefix);
-            text.extend_from_slice(numbers.as_bytes());
+            // Writing to memory does not fail.
+            let _ = write!(text, " get {gets} hit {hits} set {sets} del {deletes}\r\n");
+            last = Some(prefix);
         }
-        text
+        let last = last.cloned();
+        last.filter(|_| entries.next().is_some())
     }
 }
 
@@ -112,9 +118,20 @@ mod tests {
         prefixes.count(b"b/", KeyOperation::Delete);
         let expected = "PREFIX  get 1 hit 0 set 0 del 0\r\nPREFIX a get 2 hit 1 set 1 del 0\r\n\
                         PREFIX b get 0 hit 0 set 0 del 1\r\n";
-        assert_eq!(String::from_utf8(prefixes.dump()).unwrap(), expected);
+        for count in 1..5 {
+            let (mut text, mut last, mut slices) = (Vec::new(), None, 0);
+            loop {
+                last = prefixes.dump(last.as_deref(), count, &mut text);
+                slices += 1;
+                if last.is_none() {
+                    break;
+                }
+            }
+            assert_eq!((str::from_utf8(&text), slices), (Ok(expected), 3_usize.div_ceil(count)));
+        }
         prefixes.clear();
-        assert!(prefixes.dump().is_empty());
+        let mut text = Vec::new();
+        assert_eq!((prefixes.dump(None, 9, &mut text), text.len()), (None, 0));
     }
 
     #[test]

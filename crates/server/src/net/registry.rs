@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -289,9 +290,10 @@ impl ConnectionRegistry {
         self.lock().len()
     }
 
-    /// All open connections.
-    pub fn all(&self) -> Vec<Arc<ConnectionInfo>> {
-        self.lock().values().cloned().collect()
+    /// The first N open connections whose numbers are above `number`.
+    pub fn after(&self, number: i32, count: usize) -> Vec<Arc<ConnectionInfo>> {
+        let above = (Bound::Excluded(number), Bound::Unbounded);
+        self.lock().range(above).take(count).map(|(_, info)| Arc::clone(info)).collect()
     }
 }
 

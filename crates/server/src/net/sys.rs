@@ -45,6 +45,16 @@ pub fn set_unsent_limit(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes)
 }
 
+/// Gives the memory that the allocator keeps free back to the system. Does nothing where the C
+/// library is not GNU's: musl keeps little.
+pub fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call takes a number only, and locks what it changes.
+    unsafe {
+        libc::malloc_trim(0)
+    };
+}
+
 fn set_option(socket: BorrowedFd<'_>, level: i32, option: i32, value: u32) -> io::Result<()> {
     let length = size_of::<u32>() as libc::socklen_t;
     let number = socket.as_raw_fd();

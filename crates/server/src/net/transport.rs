@@ -63,6 +63,12 @@ impl Transport {
         Ok((bytes, bytes == room))
     }
 
+    /// Whether the handshake of its TLS session is not complete.
+    #[inline]
+    pub fn is_handshaking(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.is_handshaking())
+    }
+
     /// Whether ciphertext waits to be sent.
     #[inline]
     pub fn has_unsent(&self) -> bool {

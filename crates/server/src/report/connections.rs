@@ -1,33 +1,47 @@
 //! `stats conns`: the listening sockets and the open connections.
 
 use std::fmt::Display;
+use std::io::Write;
 
 use amalgam_index::Store;
 
-use crate::report::general::StatSink;
 use crate::state::server_state::ServerState;
 
-/// Reports `stats conns`. `own_number` is the file descriptor of the connection that asks.
-pub fn conns<S: Store>(state: &ServerState<S>, own_number: i32, stat: &mut StatSink<'_>) {
+/// Sockets that one call reports.
+const ROWS: usize = 128;
+
+/// Appends the lines of `stats conns` for the first [`ROWS`] sockets whose file descriptors are
+/// above `after`. `own` is that of the connection that asks. Returns the last one; None if no other
+/// follows.
+pub fn conns<S: Store>(
+    state: &ServerState<S>,
+    own: i32,
+    after: i32,
+    out: &mut Vec<u8>,
+) -> Option<i32> {
     let seconds = state.clock.seconds();
     let mut rows = Vec::new();
-    for listener in &state.listeners {
+    for listener in state.listeners.iter().filter(|listener| listener.number > after) {
         let activity = if listener.is_udp { "conn_read" } else { "conn_listening" };
         let name = listener.name.clone();
         rows.push((listener.number, listener.is_udp, name, None, activity, seconds));
     }
-    for info in state.registry.all() {
-        let activity = match info.number == own_number {
-            true => "conn_parse_cmd",
-            false => info.state_name(),
-        };
+    for info in state.registry.after(after, ROWS + 1) {
+        let is_own = info.number == own;
+        let activity = if is_own { "conn_parse_cmd" } else { info.state_name() };
         let idle = seconds.saturating_sub(info.active_seconds());
         let local = Some(info.local.clone());
         rows.push((info.number, false, info.peer_name(), local, activity, idle));
     }
     rows.sort_by_key(|row| row.0);
+    let has_more = rows.len() > ROWS;
+    rows.truncate(ROWS);
+    let last = rows.last().map(|row| row.0);
     for (number, is_udp, name, local, activity, idle) in rows {
-        let mut row = |title: &str, value: &dyn Display| stat(&format!("{number}:{title}"), value);
+        let mut row = |title: &str, value: &dyn Display| {
+            // Writing to memory does not fail.
+            let _ = write!(out, "STAT {number}:{title} {value}\r\n");
+        };
         if is_udp {
             row("UDP", &"UDP");
         }
@@ -38,4 +52,5 @@ pub fn conns<S: Store>(state: &ServerState<S>, own_number: i32, stat: &mut StatS
         row("state", &activity);
         row("secs_since_last_cmd", &idle);
     }
+    last.filter(|_| has_more)
 }

@@ -3,6 +3,7 @@
 use amalgam_index::Store;
 use amalgam_op::Now;
 
+use crate::connections::protocol_state::TurnBudget;
 use crate::metrics::counters::Counts;
 use crate::metrics::hot_keys::Sampler;
 use crate::metrics::miss_curve::AccessRecorder;
@@ -23,6 +24,8 @@ pub struct BatchContext<'t, 's, S: Store + 's> {
     pub sampler: &'t mut Sampler<'s>,
     /// Samples the requests that the miss curve is estimated from.
     pub recorder: &'t mut AccessRecorder<'s>,
+    /// What is left of the worker's turn for requests that take long.
+    pub turn: &'t mut TurnBudget,
     /// The time of the batch, sampled after its requests were received.
     pub now: Now,
     /// Reports each request to watchers and prefix counts; None if neither is active.

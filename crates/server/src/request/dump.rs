@@ -1,13 +1,17 @@
-//! Lists of items: `lru_crawler metadump` and `mgdump`, `stats cachedump` and `stats sizes`.
+//! Lists of items: `lru_crawler metadump` and `mgdump`, `stats cachedump` and `stats sizes`; and of
+//! what else there may be many, `stats conns` and `stats detail dump`.
 //!
-//! A dump walks the whole store a slice at a time, as fast as its connection takes the output,
-//! while other connections are served and writes go on. An item that exists during the whole dump
-//! is listed at least once; it may be listed twice if the store grows meanwhile.
+//! A dump of items walks the whole store a slice at a time, as fast as its connection takes the
+//! output, while other connections are served and writes go on. An item that exists during the
+//! whole dump is listed at least once; it may be listed twice if the store grows meanwhile.
 //!
 //! Invariants:
 //! 1. A dump holds a cursor and at most [`DUMP_BYTES`] plus one slice of output; `stats sizes`
 //!    holds one count for each 32 bytes up to the largest item.
-//! 2. A batch scans at most [`SLICES_PER_BATCH`] slices of each dump.
+//! 2. All dumps of an iteration of a worker's loop share its slices ([`TurnBudget`]), the one that
+//!    waits for the longest first. The others wait for the next iteration.
+//!
+//! [`TurnBudget`]: crate::connections::protocol_state::TurnBudget
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -17,6 +21,7 @@ use amalgam_op::{ItemView, Now};
 use amalgam_protocol::append_decimal;
 
 use crate::connections::item_dump::{DumpFormat, ItemDump};
+use crate::report::connections::conns;
 use crate::request::context::BatchContext;
 use crate::request::slot::RequestSlot;
 use crate::state::server_state::ServerState;
@@ -28,8 +33,8 @@ const DUMP_BYTES: usize = 64 << 10;
 /// Buckets scanned at once.
 const SLICE_BUCKETS: usize = 64;
 
-/// Slices that a dump scans in one batch.
-const SLICES_PER_BATCH: usize = 16;
+/// Prefixes listed at once.
+const SLICE_PREFIXES: usize = 128;
 
 /// The resolution of `stats sizes`, in bytes.
 const SIZE_STEP_BYTES: usize = 32;
@@ -77,28 +82,55 @@ fn append_item<S: Store>(
     ControlFlow::Continue(())
 }
 
-/// Continues the dump of a connection, if it has one.
+/// Continues a dump.
 pub fn continue_dump<S: Store>(context: &mut BatchContext<'_, '_, S>, slot: &mut RequestSlot) {
     let Some(mut dump) = slot.protocol_state.dump.take() else { return };
-    let (state, now) = (context.state, context.now);
-    let out = &mut slot.output.bytes;
-    for _ in 0..SLICES_PER_BATCH {
-        if out.len() >= DUMP_BYTES {
-            break;
-        }
-        let from = dump.cursor;
-        let mut is_enough = false;
-        let next = context.index.scan(from, SLICE_BUCKETS, &mut |item| {
-            let flow = append_item(&mut dump, state, &now, item, out);
-            is_enough |= flow.is_break();
-            flow
-        });
-        match next.filter(|_| !is_enough) {
-            Some(cursor) => dump.cursor = cursor,
-            None => return append_end(&dump, out),
+    while slot.output.bytes.len() < DUMP_BYTES && context.turn.slices > 0 {
+        context.turn.slices -= 1;
+        if append_slice(context, &mut dump, &mut slot.output.bytes) {
+            return append_end(&dump, &mut slot.output.bytes);
         }
     }
-    slot.protocol_state.dump = Some(dump);
+    if slot.is_connection() {
+        slot.protocol_state.dump = Some(dump);
+    } else {
+        // It is too long for a datagram, or there was no time for it.
+        slot.output.bytes.resize(slot.output_limit_bytes, b' ');
+    }
+}
+
+/// Appends the next slice. Returns whether it was the last.
+fn append_slice<S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    dump: &mut ItemDump,
+    out: &mut Vec<u8>,
+) -> bool {
+    let (state, now) = (context.state, context.now);
+    match &mut dump.format {
+        DumpFormat::Connections { own, after } => {
+            let last = conns(state, *own, *after, out);
+            *after = last.unwrap_or(*after);
+            return last.is_none();
+        }
+        DumpFormat::Prefixes { after } => {
+            *after = state.prefixes.dump(after.as_deref(), SLICE_PREFIXES, out);
+            return after.is_none();
+        }
+        _ => {}
+    }
+    let mut is_enough = false;
+    let next = context.index.scan(dump.cursor, SLICE_BUCKETS, &mut |item| {
+        let flow = append_item(dump, state, &now, item, out);
+        is_enough |= flow.is_break();
+        flow
+    });
+    match next.filter(|_| !is_enough) {
+        Some(cursor) => {
+            dump.cursor = cursor;
+            false
+        }
+        None => true,
+    }
 }
 
 /// Whether a key can stand in a line unencoded.

@@ -134,12 +134,23 @@ pub fn parse<'i, S: Store>(
         };
         if let Operation::Command { command, .. } = &operation {
             match command {
+                Command::Stats(_) if context.turn.reports == 0 => {
+                    at = span.start as usize;
+                    slot.protocol_state.has_unparsed_input = true;
+                    slot.protocol_state.awaits_report = true;
+                    // Datagrams do not wait: this one is dropped.
+                    slot.is_stalled = !slot.is_connection();
+                    break;
+                }
+                Command::Stats(_) => {
+                    context.turn.reports -= 1;
+                    slot.protocol_state.awaits_report = false;
+                    slot.protocol_state.has_unparsed_input = at < input.len();
+                    requests_left = 0;
+                }
                 Command::Quit | Command::Watch(_) => at = input.len(),
                 // What follows is parsed under other limits once this is done, or waits for a dump.
-                Command::LogIn { .. }
-                | Command::Authenticate { .. }
-                | Command::Stats(_)
-                | Command::LruCrawler(_) => {
+                Command::LogIn { .. } | Command::Authenticate { .. } | Command::LruCrawler(_) => {
                     slot.protocol_state.has_unparsed_input = at < input.len();
                     requests_left = 0;
                 }

@@ -8,12 +8,14 @@ use amalgam_protocol::{Arguments, Problem, Reply};
 
 use crate::compat::slab_classes::CLASSES;
 use crate::connections::item_dump::ItemDump;
-use crate::report::connections::conns;
 use crate::report::general::{engine, general, hot_keys, miss_curve};
 use crate::report::settings::settings;
 use crate::report::slabs::{items, slabs};
 use crate::request::context::BatchContext;
 use crate::request::slot::RequestSlot;
+
+/// Prefixes in an answer of the binary protocol to `stats detail dump`, which is one packet.
+const BINARY_PREFIXES: usize = 1024;
 
 /// Executes and answers `stats` with its arguments.
 pub fn run<S: Store>(
@@ -25,7 +27,6 @@ pub fn run<S: Store>(
     let state = context.state;
     // The other workers' counts are as of their last batch; these should not be older.
     state.counters.of_worker(context.worker).publish(context.counts);
-    let number = slot.number;
     let is_dumpable = slot.is_connection() && reply.is_text();
     let out = &mut slot.output.bytes;
     let name = arguments.next();
@@ -34,7 +35,7 @@ pub fn run<S: Store>(
         state.reset_statistics();
         return reply.line(out, b"RESET");
     } else if is("detail") {
-        return detail(context, out, arguments.next(), reply);
+        return detail(context, slot, arguments.next(), reply);
     } else if is("cachedump") && !is("conns") && reply.is_text() {
         return cachedump(context, slot, arguments, reply);
     }
@@ -44,7 +45,10 @@ pub fn run<S: Store>(
     match name {
         None => general(state, &mut stat),
         Some(_) if is("settings") => settings(state, &mut stat),
-        Some(_) if is("conns") && reply.is_text() => conns(state, number, &mut stat),
+        Some(_) if is("conns") && reply.is_text() => {
+            slot.protocol_state.dump = Some(ItemDump::connections(slot.number));
+            return;
+        }
         Some(b"items") => items(state, &mut stat),
         Some(b"slabs") => slabs(state, &mut stat),
         Some(b"hotkeys") if state.settings.allows_dump => hot_keys(state, &mut stat),
@@ -62,10 +66,11 @@ pub fn run<S: Store>(
 
 fn detail<S: Store>(
     context: &BatchContext<'_, '_, S>,
-    out: &mut Vec<u8>,
+    slot: &mut RequestSlot,
     word: Option<&[u8]>,
     reply: &Reply<'_>,
 ) {
+    let out = &mut slot.output.bytes;
     let prefixes = &context.state.prefixes;
     let is = |full: &str| word.is_some_and(|word| full.as_bytes().starts_with(word));
     if !context.state.settings.allows_dump {
@@ -78,14 +83,15 @@ fn detail<S: Store>(
     if !is("dump") {
         return reply.problem(out, Problem::STATS_DETAIL_USAGE);
     }
-    let mut text = prefixes.dump();
     if reply.is_text() {
-        out.append(&mut text);
-    } else {
-        // The binary protocol sends the whole text in one packet, including its end.
-        text.extend_from_slice(b"END\r\n");
-        reply.stat(out, b"detailed", &text);
+        slot.protocol_state.dump = Some(ItemDump::prefixes());
+        return;
     }
+    // The binary protocol sends the text in one packet, including its end.
+    let mut text = Vec::new();
+    prefixes.dump(None, BINARY_PREFIXES, &mut text);
+    text.extend_from_slice(b"END\r\n");
+    reply.stat(out, b"detailed", &text);
     reply.end(out);
 }
 

@@ -54,23 +54,35 @@ impl Crawler {
     }
 }
 
-/// Removes every item that is dead when the sweep starts. `class_of` returns an item's slab class.
-pub fn sweep<S: Store>(
-    index: &S,
-    clock: &Clock,
-    crawler: &Crawler,
-    class_of: impl Fn(&ItemView<'_>) -> u32,
-) {
-    let target = clock.begin_sweep();
-    let mut worker = index.worker();
-    let mut dead: Vec<Vec<u8>> = Vec::new();
-    let mut cursor = Some(Cursor::START);
-    // A read that finds a dead item removes it. A quiet one leaves the recency bits alone.
-    let verb = Verb::Get(Get { is_quiet_access: true, ..Get::default() });
-    while let Some(from) = cursor {
+/// A sweep under way: removes every item that is dead when it begins. The thread that runs it does
+/// other things between two steps.
+pub struct Sweep<'s, S: Store + 's> {
+    worker: S::Worker<'s>,
+    cursor: Cursor,
+    /// What [`Clock::begin_sweep`] returned.
+    target: u64,
+    dead: Vec<Vec<u8>>,
+}
+
+impl<'s, S: Store> Sweep<'s, S> {
+    /// Begins a sweep. Requires: none is under way.
+    pub fn begin(index: &'s S, clock: &Clock) -> Self {
+        let target = clock.begin_sweep();
+        Self { worker: index.worker(), cursor: Cursor::START, target, dead: Vec::new() }
+    }
+
+    /// Sweeps some buckets. `class_of` returns an item's slab class. Returns whether the sweep is
+    /// over; this must not be called again then.
+    pub fn step(
+        &mut self,
+        index: &S,
+        clock: &Clock,
+        crawler: &Crawler,
+        class_of: impl Fn(&ItemView<'_>) -> u32,
+    ) -> bool {
         let now = clock.now();
-        let mut checked = 0;
-        cursor = worker.scan(from, SLICE_BUCKETS, &mut |item| {
+        let (mut checked, dead) = (0, &mut self.dead);
+        let next = self.worker.scan(self.cursor, SLICE_BUCKETS, &mut |item| {
             checked += 1;
             if !now.is_live(item.expiry, item.generation) {
                 dead.push(item.key.to_vec());
@@ -81,11 +93,17 @@ pub fn sweep<S: Store>(
             ControlFlow::Continue(())
         });
         crawler.checked.fetch_add(checked, Ordering::Relaxed);
-        for key in dead.drain(..) {
+        // A read that finds a dead item removes it. A quiet one leaves the recency bits alone.
+        let verb = Verb::Get(Get { is_quiet_access: true, ..Get::default() });
+        for key in self.dead.drain(..) {
             let key = Key::new(&key, index.seed());
-            worker.apply(&Op { key, verb }, &now, &mut NullSink);
+            self.worker.apply(&Op { key, verb }, &now, &mut NullSink);
         }
-        worker.quiesce();
+        self.worker.quiesce();
+        match next {
+            Some(cursor) => self.cursor = cursor,
+            None => clock.end_sweep(self.target),
+        }
+        next.is_none()
     }
-    clock.end_sweep(target);
 }
