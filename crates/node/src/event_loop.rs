@@ -15,8 +15,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::net::{IpAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::net::{IpAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
@@ -31,7 +31,7 @@ use amalgam_cluster::wire::{Control, FrameSource, Packet, WIRE_VERSION};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use crate::admission::{Admission, is_reserved};
+use crate::admission::Admission;
 use crate::cached_count::CachedCount;
 use crate::clock::boot_ms;
 use crate::connection::{Connection, READ_BYTES, Role, dial};
@@ -43,6 +43,7 @@ use crate::own_requests::{OwnReplies, OwnRequest};
 use crate::round_trips::RoundTrips;
 
 mod about_node;
+mod accepting;
 mod reply_target;
 
 use reply_target::{ReplyTarget, refuse};
@@ -58,11 +59,6 @@ const REDIAL_MS: u64 = 100;
 const REFUSED_MS: u64 = 1_000;
 /// Interval of checks for changed certificates, and of reports, in milliseconds.
 const REFRESH_MS: u64 = 1_000;
-/// Connections that are accepted in a turn, so that those who connect do not keep the node from
-/// its work.
-const ACCEPTED_MAX: usize = 64;
-/// Pause of the listener after the system had no descriptor or memory left, in milliseconds.
-const ACCEPT_PAUSE_MS: u64 = 100;
 /// Lookups of clients that are forwarded at a time, and the time after which one is forgotten.
 const RELAYED_MAX: usize = 1 << 16;
 const RELAYED_MS: u64 = 5_000;
@@ -113,6 +109,8 @@ pub struct EventLoop<S> {
     round_trips: RoundTrips,
     /// Connections whose handshake is not complete.
     unauthenticated: Admission,
+    /// How many of them may still be read from in this turn.
+    handshakes_left: usize,
     /// When the listener is polled again, in [`boot_ms`]; None while it is polled.
     accepts_from_ms: Option<u64>,
     /// Packets from the node to itself.
@@ -128,6 +126,7 @@ pub struct EventLoop<S> {
     to_send: BTreeSet<u64>,
     /// Bytes that the buffers of clients occupy.
     client_bytes: usize,
+    freed_memory: amalgam_server::FreedMemory,
     next_refresh_ms: u64,
     counts: CachedCount<Counts>,
     /// Whether the failure of the log of backups was logged.
@@ -171,6 +170,7 @@ impl<S: ChunkStore> EventLoop<S> {
             dialed_ms: BTreeMap::new(),
             round_trips: RoundTrips::default(),
             unauthenticated: Admission::default(),
+            handshakes_left: 0,
             accepts_from_ms: None,
             local: VecDeque::new(),
             relayed: BTreeMap::new(),
@@ -180,6 +180,7 @@ impl<S: ChunkStore> EventLoop<S> {
             own_replies: Vec::new(),
             to_send: BTreeSet::new(),
             client_bytes: 0,
+            freed_memory: Default::default(),
             next_refresh_ms: 0,
             counts: CachedCount::default(),
             has_reported_failure: false,
@@ -212,6 +213,7 @@ impl<S: ChunkStore> EventLoop<S> {
             let woken_ms = boot_ms();
             self.state.beat(woken_ms);
             self.node.set_deadline(self.state.deadline_ms());
+            self.handshakes_left = accepting::HANDSHAKES_A_TURN;
             for event in &events {
                 match event.data.u64() {
                     LISTENER => self.accept(),
@@ -284,6 +286,7 @@ impl<S: ChunkStore> EventLoop<S> {
             self.next_refresh_ms = now_ms + REFRESH_MS;
             self.waiting.retain(|_, to| !to.is_late(now_ms));
             self.identity.refresh();
+            self.freed_memory.give_back(self.client_bytes, Instant::now());
             let report = self.report();
             self.state.set_report(report);
         }
@@ -309,61 +312,6 @@ impl<S: ChunkStore> EventLoop<S> {
         }
         for (replies, reply) in self.own_replies.drain(..) {
             replies.push(reply);
-        }
-    }
-
-    fn accept(&mut self) {
-        for _ in 0..ACCEPTED_MAX {
-            match self.listener.accept() {
-                Ok((socket, _)) if is_reserved(socket.as_raw_fd()) => {
-                    drop(socket);
-                    return self.pause_accepting("only reserved descriptors are left");
-                }
-                Ok((socket, from)) => self.greet(socket, from.ip()),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    let lacks = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-                    if Errno::from_io_error(&error).is_some_and(|error| lacks.contains(&error)) {
-                        return self.pause_accepting(&error.to_string());
-                    }
-                    // Otherwise the peer has gone meanwhile.
-                }
-            }
-        }
-    }
-
-    /// Stops polling the listener for a while, which would only fail again at once, and closes a
-    /// connection that has proved nothing yet.
-    fn pause_accepting(&mut self, error: &str) {
-        log::warn!(
-            error, pause_ms = ACCEPT_PAUSE_MS;
-            "no connection is accepted for a moment: raise the limit of open files (ulimit -n)"
-        );
-        if let Some(number) = self.unauthenticated.oldest_of_most() {
-            self.close(number);
-        }
-        if epoll::delete(&self.epoll, &self.listener).is_ok() {
-            self.accepts_from_ms = Some(boot_ms() + ACCEPT_PAUSE_MS);
-        }
-    }
-
-    fn resume_accepting(&mut self) {
-        let data = EventData::new_u64(LISTENER);
-        // Tried again at the next tick if the system lacks memory.
-        if epoll::add(&self.epoll, &self.listener, data, EventFlags::IN).is_ok() {
-            self.accepts_from_ms = None;
-        }
-    }
-
-    /// Begins the handshake of a connection that was accepted.
-    fn greet(&mut self, socket: TcpStream, from: IpAddr) {
-        let mut out = Vec::new();
-        let identity = self.identity.clone();
-        let Ok(session) = identity.session(false) else { return };
-        let Ok(handshake) = Handshake::start(identity, false, &mut out) else { return };
-        if socket.set_nonblocking(true).is_ok() && socket.set_nodelay(true).is_ok() {
-            let connection = Connection::new(socket, session, handshake, out, None);
-            self.insert(connection, READABLE, Some(from));
         }
     }
 
@@ -433,7 +381,10 @@ impl<S: ChunkStore> EventLoop<S> {
         {
             connection.is_hung_up = true;
         }
-        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+        // What is not read now is reported again.
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR)
+            && self.may_read(number)
+        {
             self.read(number);
         }
     }
@@ -645,16 +596,6 @@ impl<S: ChunkStore> EventLoop<S> {
             }
             ReplyTarget::Worker(replies, _) => self.own_replies.push((replies, reply)),
         }
-    }
-
-    /// Whether a client is an operator: it has proved the operator token or, if there is none, is
-    /// on this machine.
-    fn may_operate(&self, number: u64) -> bool {
-        let Some(connection) = self.connections.get(&number) else { return false };
-        let ends = connection.socket.peer_addr().ok().zip(connection.socket.local_addr().ok());
-        let is_here = ends.is_some_and(|(from, to)| from.ip() == to.ip());
-        let has_proved = matches!(connection.role, Role::Client { is_operator: true });
-        has_proved || !self.identity.has_operator() && is_here
     }
 
     /// Forwards a client's lookup to a super peer. If it is dropped, the client asks again.

@@ -10,7 +10,11 @@
 //!    whose disk hangs loses its lease, and others take over.
 //! 4. A node that stops leaves the cluster only after its event loop has ended, so no other node
 //!    takes over what it still answers for.
+//! 5. A renewal that is due waits for one proposal at most: a node whose super peer proposes faster
+//!    than a slow coordinator answers keeps its lease.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -19,9 +23,9 @@ use amalgam_cluster::coordinator::{CoordinatorError, Proposal};
 use amalgam_cluster::overlay::Peer;
 
 use crate::clock::{boot_ms, unix_ms};
-use crate::membership::{Membership, MembershipError};
+use crate::membership::{Membership, MembershipError, Snapshot};
 use crate::node_state::NodeState;
-use crate::state_file::StateFile;
+use crate::state_file::StateWriter;
 
 /// A lease is renewed after 1/N of it.
 const KEEP_ALIVE_PARTS: u64 = 4;
@@ -31,11 +35,15 @@ const KEEP_ALIVE_PARTS: u64 = 4;
 const BEAT_PARTS: u64 = 8;
 /// A sound loop on a busy machine may take seconds for one turn, as after the restart of a whole
 /// cluster, when it takes up what its log held.
-const BEAT_MS_MIN: u64 = 10_000;
+const BEAT_MS_MIN: u64 = if cfg!(test) { 2_000 } else { 10_000 };
 /// The target of what a node logs last, which no limit of the log's rate leaves out.
 pub const FINAL_TARGET: &str = "amalgam::end";
 /// Why a node stops that the coordinator no longer has as a member.
 const LEASE_ENDED: &str = "the lease ended";
+/// Different proposals that wait to be submitted at most. The node repeats those that are dropped.
+const PROPOSALS_MAX: usize = 64;
+/// How long the keeper waits for the disk of the node's copy of the coordinator's state at a time.
+const COPY_PATIENCE: Duration = Duration::from_millis(50);
 /// Pause while the event loop ends.
 const END_PAUSE: Duration = Duration::from_millis(1);
 /// Clocks may drift apart by 1/N of a lease.
@@ -52,16 +60,21 @@ fn beat_ms(lease_ms: u64) -> u64 {
     (lease_ms / BEAT_PARTS).max(BEAT_MS_MIN)
 }
 
+/// The pause between two renewals of a lease.
+pub fn keep_alive_pause(lease_ms: u64) -> Duration {
+    Duration::from_millis(lease_ms / KEEP_ALIVE_PARTS)
+}
+
 /// Runs `act`, which may take longer than the lease of a node that does not serve yet, and renews
-/// the lease meanwhile.
+/// the lease meanwhile, after each `pause` ([`keep_alive_pause`]).
 pub fn keep_alive_during<T>(
     state: &NodeState,
     membership: &dyn Membership,
     me: Peer,
+    pause: Duration,
     act: impl FnOnce() -> T,
 ) -> T {
     let lease_ms = membership.lease_ms();
-    let pause = Duration::from_millis(lease_ms / KEEP_ALIVE_PARTS);
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let keeper = scope.spawn(|| {
@@ -93,10 +106,11 @@ pub fn keep_lease(
     membership: &dyn Membership,
     me: Peer,
     proposals: &Receiver<Proposal>,
-    mut copy: Option<StateFile>,
+    mut copy: Option<StateWriter<Arc<Snapshot>>>,
 ) {
     let poll = Duration::from_millis(membership.poll_ms());
     let mut renewal = Renewal::default();
+    let mut waiting = VecDeque::new();
     while !state.is_stopping() {
         let now_ms = boot_ms();
         let is_kept = renewal.renew(state, membership, me, now_ms).and_then(|()| {
@@ -112,7 +126,15 @@ pub fn keep_lease(
             }
             return;
         }
-        submit_proposals(membership, proposals, poll);
+        if waiting.is_empty() {
+            match proposals.recv_timeout(poll) {
+                Ok(proposal) => waiting.push_back(proposal),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(poll),
+            }
+        }
+        let mut propose = |proposal: &Proposal| membership.propose(proposal);
+        submit_proposals(&mut propose, proposals, &mut waiting, renewal.next_ms);
     }
     leave(state, membership, me);
 }
@@ -214,7 +236,7 @@ fn flush_if_due(state: &NodeState, membership: &dyn Membership) {
     }
 }
 
-/// Publishes a new snapshot of the coordinator.
+/// Publishes a new snapshot of the coordinator, once the node's copy of its state is written.
 ///
 /// # Errors
 ///
@@ -224,7 +246,7 @@ fn publish_snapshot(
     state: &NodeState,
     membership: &dyn Membership,
     me: Peer,
-    copy: Option<&mut StateFile>,
+    copy: Option<&mut StateWriter<Arc<Snapshot>>>,
 ) -> Result<(), &'static str> {
     match membership.snapshot() {
         Ok(snapshot)
@@ -241,51 +263,56 @@ fn publish_snapshot(
             return Err("etcd holds another cluster under the name of the node's; if etcd lost \
                         its data and a node founded a new cluster, see `amalgam cluster restore`");
         }
-        Ok(snapshot) if *snapshot != *state.snapshot() => {
-            save_state(membership, copy);
-            state.publish(snapshot);
+        Ok(snapshot) => {
+            let is_new = *snapshot != *state.snapshot();
+            let Some((copy, bytes)) = copy.zip(membership.state_copy()) else {
+                if is_new {
+                    state.publish(snapshot);
+                }
+                return Ok(());
+            };
+            if is_new && !copy.is_busy() {
+                copy.begin(bytes, snapshot);
+            }
+            // A disk that stands still for longer is looked at again at the next poll.
+            if let Some(kept) = copy.take(COPY_PATIENCE) {
+                state.publish(kept);
+            }
         }
-        Ok(_) => {}
         // The keep-alive warns about it.
         Err(error) => log::debug!(error:%; "no snapshot"),
     }
     Ok(())
 }
 
-/// Keeps a copy of the coordinator's state, if the node has a folder for it.
-pub fn save_state(membership: &dyn Membership, copy: Option<&mut StateFile>) {
-    if let Some((copy, state)) = copy.zip(membership.state_copy())
-        && let Err(error) = copy.write(&state)
-    {
-        log::error!(
-            error:%;
-            "no copy of the cluster's state was kept: without one from each node, a cluster whose \
-             etcd lost its data may not be restored"
-        );
-    }
-}
-
-/// Submits the proposals of the node that arrive within `poll`.
-fn submit_proposals(membership: &dyn Membership, proposals: &Receiver<Proposal>, poll: Duration) {
-    let mut wait = poll;
+/// Submits the proposals that wait and those that have arrived, each once however often the node
+/// repeated it. Once `renewal_ms` has come, the rest stay in `waiting`.
+fn submit_proposals(
+    propose: &mut dyn FnMut(&Proposal) -> Result<(), MembershipError>,
+    proposals: &Receiver<Proposal>,
+    waiting: &mut VecDeque<Proposal>,
+    renewal_ms: u64,
+) {
     loop {
-        match proposals.recv_timeout(wait) {
-            Ok(proposal) => {
-                // After a refusal the node sees the reason in the next view, and proposes anew.
-                if let Err(error) = membership.propose(&proposal) {
-                    log::debug!(error:%; "a proposal was refused");
-                }
-                wait = Duration::ZERO;
+        for proposal in proposals.try_iter() {
+            if waiting.len() < PROPOSALS_MAX && !waiting.contains(&proposal) {
+                waiting.push_back(proposal);
             }
-            Err(RecvTimeoutError::Timeout) => return,
-            Err(RecvTimeoutError::Disconnected) => return std::thread::sleep(wait),
+        }
+        let Some(proposal) = waiting.pop_front() else { return };
+        // After a refusal the node sees the reason in the next view, and proposes anew.
+        if let Err(error) = propose(&proposal) {
+            log::debug!(error:%; "a proposal was refused");
+        }
+        if boot_ms() >= renewal_ms {
+            return;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use amalgam_cluster::ids::NodeId;
 
     use super::*;
     use crate::membership::Embedded;
@@ -331,6 +358,38 @@ mod tests {
         assert!(state.deadline_ms() > later_ms);
     }
 
+    /// A super peer may propose more while the coordinator makes one change.
+    #[test]
+    fn a_renewal_does_not_wait_for_all_proposals() {
+        let (sender, proposals) = std::sync::mpsc::channel();
+        let promote = |incarnation| {
+            Proposal::Promote(Peer { node: NodeId::new(1).expect("a node"), incarnation })
+        };
+        let (mut waiting, mut asked) = (VecDeque::new(), Vec::new());
+        let mut submit = |waiting: &mut _, renewal_ms| {
+            let mut propose = |proposal: &Proposal| {
+                asked.push(proposal.clone());
+                assert!(asked.len() < 1_000, "the lease is never renewed");
+                for _ in 0..2 {
+                    sender.send(promote(asked.len() as u32)).expect("it is received");
+                }
+                Ok(())
+            };
+            submit_proposals(&mut propose, &proposals, waiting, renewal_ms);
+            asked.len()
+        };
+        waiting.push_back(promote(0));
+        assert_eq!(submit(&mut waiting, 0), 1, "it is due");
+        assert_eq!(submit(&mut waiting, 0), 2);
+        assert!(waiting.is_empty(), "the first was repeated: {waiting:?}");
+        let (sender, proposals) = std::sync::mpsc::channel();
+        (0..1_000).for_each(|number| sender.send(promote(number)).expect("it is received"));
+        submit_proposals(&mut |_| Ok(()), &proposals, &mut waiting, 0);
+        assert_eq!(waiting.len(), PROPOSALS_MAX - 1, "the others are dropped");
+        submit_proposals(&mut |_| Ok(()), &proposals, &mut waiting, u64::MAX);
+        assert!(waiting.is_empty());
+    }
+
     #[test]
     fn a_node_leaves_after_its_loop_has_ended() {
         let (membership, me, state) = member(60_000);
@@ -351,16 +410,29 @@ mod tests {
 
     #[test]
     fn a_lease_is_kept_while_a_node_reads_its_log() {
-        const LEASE_MS: u64 = 200;
-        let membership = Embedded::new(1, 2, LEASE_MS);
-        let me = membership.join("one", "host:1", "").expect("there is room").peer;
-        let state = NodeState::new(membership.snapshot().expect("it is here")).expect("memory");
-        let state = Arc::new(state);
-        let read = || std::thread::sleep(Duration::from_millis(4 * LEASE_MS));
-        keep_alive_during(&state, &membership, me, read);
-        assert!(state.deadline_ms() > boot_ms(), "it may serve");
-        assert_eq!(membership.keep_alive(me).err().map(|error| error.to_string()), None);
-        read();
-        membership.keep_alive(me).expect_err("nobody kept it");
+        // Longer than any machine holds this up; it is renewed far more often.
+        const LEASE_MS: u64 = 60_000;
+        const RENEWALS: usize = 5;
+        let (membership, me, state) = member(LEASE_MS);
+        let (begin_ms, pause) = (boot_ms(), Duration::from_millis(1));
+        let count_renewals = |is_enough: &dyn Fn(usize) -> bool| {
+            let (mut deadline_ms, mut renewals) = (state.deadline_ms(), 0);
+            while !is_enough(renewals) {
+                let now_ms = state.deadline_ms();
+                renewals += usize::from(now_ms > deadline_ms);
+                deadline_ms = now_ms;
+                assert!(boot_ms() < begin_ms + LEASE_MS, "{renewals} renewals");
+                std::thread::yield_now();
+            }
+            renewals
+        };
+        let read = || count_renewals(&|renewals| renewals >= RENEWALS);
+        keep_alive_during(&state, &membership, me, pause, read);
+        assert!(state.deadline_ms() > begin_ms + LEASE_MS / 2, "it may serve");
+        // A disk that stands still.
+        state.set_log_busy_since_ms(1);
+        let end_ms = boot_ms() + 50;
+        let read = || count_renewals(&|_| boot_ms() > end_ms);
+        assert_eq!(keep_alive_during(&state, &membership, me, pause, read), 0);
     }
 }

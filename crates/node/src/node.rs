@@ -29,12 +29,12 @@ use crate::event_loop::EventLoop;
 use crate::file_storage::FileStorage;
 use crate::gateway::Gateway;
 use crate::handshake::{Credentials, HandshakeError, Identity};
-use crate::lease_keeper::{FINAL_TARGET, keep_alive_during, keep_lease, save_state};
+use crate::lease_keeper::{FINAL_TARGET, keep_alive_during, keep_alive_pause, keep_lease};
 use crate::log_writer::LogWriter;
-use crate::membership::{Joined, Membership, MembershipError};
+use crate::membership::{Joined, Membership, MembershipError, Snapshot};
 use crate::node_engines::{Engines, NodeEngines, Part};
 use crate::node_state::NodeState;
-use crate::state_file::{STATE_FILE, StateFile};
+use crate::state_file::{STATE_FILE, StateFile, StateWriter};
 use amalgam_tls::{MutualTls, TlsFiles};
 
 #[cfg(test)]
@@ -424,7 +424,8 @@ impl RunningNode {
                 let storage = LogWriter::start(storage, Arc::clone(&node.state))?;
                 backups.replica_store(Box::new(storage), &joined)
             };
-            keep_alive_during(&node.state, membership.as_ref(), joined.peer, read)
+            let pause = keep_alive_pause(lease_ms);
+            keep_alive_during(&node.state, membership.as_ref(), joined.peer, pause, read)
         };
         let replica_store = configuration.backups.as_ref().zip(storage).map(read).transpose()?;
         let limits = configuration.backups.as_ref().map(BackupConfiguration::limits);
@@ -439,11 +440,13 @@ impl RunningNode {
             holds_items: true,
             cache_bytes: configuration.cache_bytes,
         };
-        let mut copy = configuration.backups.as_ref().map(|backups| {
+        let copy = configuration.backups.as_ref().map(|backups| {
             let is_synced = matches!(backups.durability, Durability::Synced);
-            StateFile::new(&backups.folder, is_synced, joined.peer)
+            let mut copy = StateFile::new(&backups.folder, is_synced, joined.peer);
+            membership.state_copy().iter().for_each(|state| copy.keep(state));
+            StateWriter::start(copy)
         });
-        save_state(membership.as_ref(), copy.as_mut());
+        let copy = copy.transpose()?;
         node.spawn(listener, settings, replica_store, copy)?;
         Ok(node)
     }
@@ -453,7 +456,7 @@ impl RunningNode {
         listener: TcpListener,
         settings: NodeSettings,
         replica_store: Option<(ReplicaStore, RecoveredState)>,
-        copy: Option<StateFile>,
+        copy: Option<StateWriter<Arc<Snapshot>>>,
     ) -> io::Result<()> {
         let (sender, receiver) = channel();
         let (state, membership, me) =

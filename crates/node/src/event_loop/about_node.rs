@@ -86,4 +86,14 @@ impl<S: ChunkStore> EventLoop<S> {
             release: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
+
+    /// Whether a client is an operator: it has proved the operator token or, if there is none, is
+    /// on this machine.
+    pub(super) fn may_operate(&self, number: u64) -> bool {
+        let Some(connection) = self.connections.get(&number) else { return false };
+        let ends = connection.socket.peer_addr().ok().zip(connection.socket.local_addr().ok());
+        let is_here = ends.is_some_and(|(from, to)| from.ip() == to.ip());
+        let has_proved = matches!(connection.role, Role::Client { is_operator: true });
+        has_proved || !self.identity.has_operator() && is_here
+    }
 }

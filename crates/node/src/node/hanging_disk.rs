@@ -198,7 +198,8 @@ fn nodes_answer_while_a_takeover_waits_for_their_disks() {
 fn a_node_whose_disk_hangs_answers_and_loses_its_lease() {
     let gate = Arc::new(Gate::default());
     let _open = OpenOnDrop(Arc::clone(&gate));
-    let membership: Arc<dyn Membership> = Arc::new(Embedded::new(3, 4, 2_000));
+    // A slow machine keeps a sound node from its lease for seconds.
+    let membership: Arc<dyn Membership> = Arc::new(Embedded::new(3, 4, 10_000));
     let (nodes, mut clients, chunks) = start(&membership, &gate, 2..3);
 
     gate.set(Hangs::Always);
