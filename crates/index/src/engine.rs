@@ -9,7 +9,7 @@ use amalgam_op::{HashSeed, Hit, ItemView, Key, Now, Op, Outcome};
 use crate::late::{LateAnswers, Patience};
 use crate::mem::{Evictions, ItemRef, Memory, Pinned};
 use crate::signal::Signal;
-use crate::{Configuration, OpenError, Statistics};
+use crate::{Configuration, Eviction, OpenError, Statistics};
 
 /// What a server needs of whatever holds its items: an [`Engine`] in this process, or a gateway to
 /// other machines that hold them. Shared by reference between threads.
@@ -42,6 +42,12 @@ pub trait Store: Send + Sync + Sized + 'static {
 
     /// Changes the memory limit, in bytes. Items above a lower limit are evicted over time.
     fn set_memory_limit(&self, bytes: usize);
+
+    /// Changes how the victims of eviction are chosen from now on; no item leaves for it. A store
+    /// that has no choice ignores it.
+    fn set_eviction(&self, policy: Eviction) {
+        let _ = policy;
+    }
 
     /// Bytes of the values that [`Found::pin`] keeps in memory, each counted once.
     fn pinned_bytes(&self) -> usize {

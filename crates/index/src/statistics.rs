@@ -1,5 +1,7 @@
 //! The statistics of an engine, for operators and for figures.
 
+use crate::Eviction;
+
 /// A snapshot of an engine's counters.
 #[derive(Clone, Debug, Default)]
 pub struct Statistics {
@@ -65,6 +67,8 @@ pub struct MemoryStatistics {
     /// The age of expired items, in seconds: the largest among the items that maintenance reclaimed
     /// last, counted from their expiry.
     pub reclaim_lag_seconds: u32,
+    /// The policy of eviction in force.
+    pub eviction: Eviction,
     /// Bytes of pages and runs that hold no key and no value, by cause.
     pub losses: MemoryLosses,
     /// The size classes that have pages or have evicted items.

@@ -19,7 +19,7 @@ use crate::maintenance::Signal;
 use crate::mem::{
     Guard, HeaderPredictor, ItemRef, Memory, Pinner, Pool, Shortage, SlotLayout, Writer,
 };
-use crate::{Configuration, Cursor, Engine, OpenError, Sink, Statistics, Store, Worker};
+use crate::{Configuration, Cursor, Engine, Eviction, OpenError, Sink, Statistics, Store, Worker};
 
 /// R, if the strategy sets no other: at every Rth request a worker checks whether a head should
 /// move (section 3.2).
@@ -148,6 +148,10 @@ impl<S: Strategy> Store for HotRing<S> {
 
     fn set_memory_limit(&self, bytes: usize) {
         self.memory.set_limit(bytes);
+    }
+
+    fn set_eviction(&self, policy: Eviction) {
+        self.memory.set_eviction(policy);
     }
 
     fn pinned_bytes(&self) -> usize {

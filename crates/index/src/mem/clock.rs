@@ -13,7 +13,6 @@ use super::header::{Header, ItemLayout};
 use super::page::PageState;
 use super::probation::{Probation, Victim};
 use super::{Item, ItemRef, Memory, Pool};
-use crate::Eviction;
 
 /// A callback into the engine: replaces exactly the item `old` (hash of its key, `old`, `new`) by
 /// its copy `new`, or unlinks it where `new` is None. Returns whether it did.
@@ -113,7 +112,7 @@ impl Pool<'_> {
     /// number unlinked.
     fn evict_new(&mut self, class: usize, target: usize, now: &Now, swap: &mut Swap<'_>) -> usize {
         let memory = self.memory;
-        if memory.eviction == Eviction::Clock {
+        if !memory.uses_probation() {
             return 0;
         }
         let (items, share) = (memory.items_of(class), memory.ghosts.share());
@@ -208,7 +207,7 @@ impl Pool<'_> {
         // SAFETY: `swap` returned true: this thread unlinked exactly this item.
         unsafe { self.evict(&item, now) };
         if let Some(class) = class {
-            if !is_dead && memory.eviction != Eviction::Clock {
+            if !is_dead && memory.uses_probation() {
                 memory.lock_probation(class).push(item.reference(), memory);
                 let victim = if header.is_fetched() { Victim::Old } else { Victim::New };
                 memory.ghosts.remember(hash, victim);
@@ -426,7 +425,7 @@ impl Pool<'_> {
         self.shrink_to_limit(now, swap);
         self.memory.discard_resident();
         self.balance(now, swap);
-        if self.memory.eviction == Eviction::Probation {
+        if self.memory.uses_probation() {
             self.memory.ghosts.adapt(self.memory);
         }
         let more = self.expire(now, swap) | self.sweep(now, swap);
@@ -565,7 +564,7 @@ impl Memory {
         drains.then_some(page)
     }
 
-    fn lock_probation(&self, class: usize) -> std::sync::MutexGuard<'_, Probation> {
+    pub(super) fn lock_probation(&self, class: usize) -> std::sync::MutexGuard<'_, Probation> {
         self.class_states[class].probation.lock().ignore_poison()
     }
 

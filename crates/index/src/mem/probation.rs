@@ -14,6 +14,8 @@
 //! grows: the share, for items never read. Where most items may be on probation, the policy is
 //! CLOCK.
 //!
+//! The policy may change at any time. Probation begins with empty lists, and leaves nothing behind.
+//!
 //! Thread safety: lists are locked, by evictions only. Ghosts and counts are atomics; one that is
 //! lost or stale makes a decision worse and nothing wrong.
 
@@ -24,6 +26,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use amalgam_op::IgnorePoison;
 
 use super::{ItemRef, Memory};
+use crate::Eviction;
 
 /// Shares are given in units of 1/WHOLE of a class's items.
 const WHOLE: u64 = 1024;
@@ -49,6 +52,7 @@ const LIST_GROWTH: usize = 512;
 #[derive(Default)]
 pub(super) struct Probation {
     slots: VecDeque<ItemRef>,
+    charged_bytes: usize,
 }
 
 impl Probation {
@@ -58,8 +62,13 @@ impl Probation {
         if is_due { self.slots.pop_front() } else { None }
     }
 
-    /// Lists a slot whose item was evicted, if there is memory for the list.
+    /// Lists a slot whose item was evicted, if there is memory for the list and the policy is still
+    /// in force.
     pub(super) fn push(&mut self, slot: ItemRef, memory: &Memory) {
+        // Checked under the list's lock: see `Memory::set_eviction`.
+        if !memory.uses_probation() {
+            return;
+        }
         if self.slots.len() == self.slots.capacity() {
             let bytes = LIST_GROWTH * size_of::<ItemRef>();
             // Pages take the last of the memory, so that a free one may have to go for the list.
@@ -69,8 +78,53 @@ impl Probation {
                 return;
             }
             self.slots.reserve_exact(LIST_GROWTH);
+            self.charged_bytes += bytes;
         }
         self.slots.push_back(slot);
+    }
+}
+
+impl Memory {
+    /// The policy in force.
+    pub fn eviction(&self) -> Eviction {
+        if self.uses_probation() { Eviction::Probation } else { Eviction::Clock }
+    }
+
+    pub(super) fn uses_probation(&self) -> bool {
+        // Relaxed: either policy may choose the next victim. That nothing stays behind follows from
+        // the locks in `set_eviction`.
+        self.uses_probation.load(Ordering::Relaxed)
+    }
+
+    /// Changes the policy, while any thread may evict. No item leaves for it. Probation begins with
+    /// empty lists, and gives the memory of lists and ghosts back when it ends. Locks each list and
+    /// the ghosts, one after the other.
+    pub fn set_eviction(&self, policy: Eviction) {
+        let uses_probation = policy == Eviction::Probation;
+        if self.uses_probation.swap(uses_probation, Ordering::Relaxed) == uses_probation {
+            return;
+        }
+        if uses_probation {
+            return;
+        }
+        // A thread that saw the former policy adds to a list, or to the ghosts, under the lock of
+        // these: before they are emptied here, or else it sees the new policy and adds nothing.
+        for class in 0..self.class_states.len() {
+            let probation = std::mem::take(&mut *self.lock_probation(class));
+            self.release_charge(probation.charged_bytes);
+        }
+        self.ghosts.forget(self);
+    }
+
+    /// The bytes charged for lists and ghosts.
+    #[cfg(test)]
+    pub(super) fn probation_bytes(&self) -> usize {
+        let lists = (0..self.class_states.len()).map(|class| {
+            let list = self.lock_probation(class);
+            assert!(list.charged_bytes >= list.slots.len() * size_of::<ItemRef>());
+            list.charged_bytes
+        });
+        lists.sum::<usize>() + self.ghosts.held_bytes()
     }
 }
 
@@ -107,6 +161,22 @@ impl Ghosts {
     /// The share of a class's items that is on probation.
     pub(super) fn share(&self) -> u32 {
         self.share.load(Ordering::Relaxed)
+    }
+
+    /// The bytes of the ghosts, all charged.
+    #[cfg(test)]
+    fn held_bytes(&self) -> usize {
+        self.sets.read().ignore_poison().len() * 8
+    }
+
+    /// Gives the memory back, and forgets what was learned.
+    fn forget(&self, memory: &Memory) {
+        let mut ghosts = self.sets.write().ignore_poison();
+        memory.release_charge(ghosts.len() * 8);
+        *ghosts = Box::default();
+        self.share.store(FIRST_SHARE, Ordering::Relaxed);
+        let counts = self.evicted.iter().chain(&self.returned);
+        counts.for_each(|count| count.store(0, Ordering::Relaxed));
     }
 
     /// Remembers the key with this hash, evicted now.
@@ -182,7 +252,7 @@ impl Ghosts {
         // Held from the charge on, so that each set is charged once.
         let mut ghosts = self.sets.write().ignore_poison();
         let held = ghosts.len();
-        if fits(held) {
+        if fits(held) || !memory.uses_probation() {
             return;
         }
         let sets = (wanted + wanted / 4).max(LEAST_SETS);
@@ -253,7 +323,8 @@ mod tests {
 
     #[test]
     fn new_items_wait_until_their_share_is_full() {
-        let configuration = crate::Configuration::default();
+        let eviction = Eviction::Probation;
+        let configuration = crate::Configuration { eviction, ..Default::default() };
         let memory = Memory::new(&configuration, super::super::SlotLayout::Plain);
         let memory = memory.expect("a valid configuration");
         let mut probation = Probation::default();

@@ -387,6 +387,65 @@ fn a_scan_drives_out_what_clock_would_lose() {
     }
 }
 
+#[cfg(not(miri))] // too many items for an interpreter
+#[test]
+fn a_change_of_the_policy_loses_no_item_and_gives_its_memory_back() {
+    const KEYS: usize = 60_000;
+    let toy = Toy::new(2 << 20, 32 << 10, true, 4 * KEYS);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    let held = || (0..4 * KEYS).filter(|number| toy.words[*number].load(Ordering::Acquire) != 0);
+    for turn in 0..4 {
+        let policy = [Eviction::Clock, Eviction::Probation][turn % 2];
+        let before: Vec<_> = held().collect();
+        let (used, probation_bytes) = (toy.memory.budget.used(), toy.memory.probation_bytes());
+        assert_eq!(probation_bytes > 20_000, toy.memory.eviction() == Eviction::Probation);
+        toy.memory.set_eviction(policy);
+        assert_eq!((toy.memory.eviction(), toy.memory.probation_bytes()), (policy, 0));
+        assert_eq!(toy.memory.budget.used(), used - probation_bytes);
+        assert_eq!(held().collect::<Vec<_>>(), before);
+        assert!(before.into_iter().all(|number| toy.check(&pool, number)));
+        for number in turn * KEYS..(turn + 1) * KEYS {
+            assert!(toy.set(&mut pool, &helper, number, 10));
+            if number % 1000 == 0 {
+                pool.step(&NOW, &mut |_, old, new| toy.swap(old, new, &helper));
+            }
+        }
+        assert!(toy.memory.statistics().eviction == policy && held().count() < KEYS);
+    }
+}
+
+/// Threads that evict while the policy changes leave nothing of the former one behind.
+#[cfg(not(miri))] // too many items for an interpreter
+#[test]
+fn evictions_that_a_change_of_the_policy_overtakes_leave_no_memory_charged() {
+    const KEYS: usize = 30_000;
+    let toy = Toy::new(2 << 20, 32 << 10, true, 2 * KEYS);
+    let is_done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for part in 0..2 {
+            let (toy, is_done) = (&toy, &is_done);
+            scope.spawn(move || {
+                let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+                for round in 0..5 * KEYS {
+                    assert!(toy.set(&mut pool, &helper, part * KEYS + round % KEYS, 10));
+                    if round % 1000 == 0 {
+                        pool.step(&NOW, &mut |_, old, new| toy.swap(old, new, &helper));
+                    }
+                }
+                is_done.fetch_add(1, Ordering::Release);
+            });
+        }
+        while is_done.load(Ordering::Acquire) < 2 {
+            toy.memory.set_eviction(Eviction::Probation);
+            std::thread::yield_now();
+            toy.memory.set_eviction(Eviction::Clock);
+        }
+    });
+    assert_eq!(toy.memory.probation_bytes(), 0);
+    let pages = toy.memory.budget.used() % toy.memory.page_bytes();
+    assert_eq!(pages, 0, "only pages are charged");
+}
+
 /// How often the thread has slept.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn voluntary_switches() -> i64 {

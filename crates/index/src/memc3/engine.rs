@@ -10,7 +10,7 @@ use super::path;
 use super::worker::Memc3Worker;
 use crate::maintenance::Signal;
 use crate::mem::{Evictions, ItemRef};
-use crate::{Configuration, Engine, OpenError, Statistics, Store};
+use crate::{Configuration, Engine, Eviction, OpenError, Statistics, Store};
 
 /// The engine with `SLOTS` slots a bucket, 4 or 8, and the parts that `V` has.
 pub struct Memc3Engine<const SLOTS: usize, V> {
@@ -36,6 +36,10 @@ impl<const SLOTS: usize, V: Variant> Store for Memc3Engine<SLOTS, V> {
 
     fn set_memory_limit(&self, bytes: usize) {
         self.items.memory.set_limit(bytes);
+    }
+
+    fn set_eviction(&self, policy: Eviction) {
+        self.items.memory.set_eviction(policy);
     }
 
     fn pinned_bytes(&self) -> usize {

@@ -14,7 +14,7 @@ use crate::maintenance::Signal;
 use crate::mem::{
     HeaderPredictor, ItemRef, Memory, Pinner, Pool, Shortage, SlotLayout, Swap, spared_by,
 };
-use crate::{Configuration, Cursor, Engine, OpenError, Sink, Statistics, Store, Worker};
+use crate::{Configuration, Cursor, Engine, Eviction, OpenError, Sink, Statistics, Store, Worker};
 
 /// The number of items that a worker inserts between two checks of the load.
 const INSERTS_PER_LOOK: u32 = 256;
@@ -88,6 +88,10 @@ impl<L: Locking> Store for MercuryEngine<L> {
 
     fn set_memory_limit(&self, bytes: usize) {
         self.memory.set_limit(bytes);
+    }
+
+    fn set_eviction(&self, policy: Eviction) {
+        self.memory.set_eviction(policy);
     }
 
     fn pinned_bytes(&self) -> usize {

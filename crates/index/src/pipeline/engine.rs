@@ -7,7 +7,7 @@ use super::store::Store;
 use super::worker::PipelineWorker;
 use crate::maintenance::Signal;
 use crate::mem::{Evictions, ItemRef};
-use crate::{Configuration, OpenError, Statistics};
+use crate::{Configuration, Eviction, OpenError, Statistics};
 
 /// The engine with `SLOTS` slots per bucket: 4, 8 or 16.
 ///
@@ -34,6 +34,10 @@ impl<const SLOTS: usize> crate::Store for PipelineEngine<SLOTS> {
 
     fn set_memory_limit(&self, bytes: usize) {
         self.0.memory.set_limit(bytes);
+    }
+
+    fn set_eviction(&self, policy: Eviction) {
+        self.0.memory.set_eviction(policy);
     }
 
     fn pinned_bytes(&self) -> usize {
