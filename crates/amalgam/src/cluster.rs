@@ -468,7 +468,12 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
     );
     let bytes = |size: Option<Size>| size.unwrap_or(Size::mebibytes(64)).in_bytes(1 << 20);
     let evicts = options.mode == Some(Mode::Cache);
-    let eviction = extended::parse(&options.shared.extended.join(","))?.eviction;
+    let extended = extended::parse(&options.shared.extended.join(","))?;
+    let eviction = extended.eviction;
+    ensure!(
+        !extended.chooses_eviction,
+        "-o eviction=auto is for a server without a cluster: nodes do not compare the policies"
+    );
     ensure!(
         evicts || eviction.is_none(),
         "-o eviction is for a cache (--mode cache): a store refuses new items when it is full"

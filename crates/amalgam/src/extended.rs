@@ -22,6 +22,8 @@ pub struct Extended {
     pub hash_power: Option<u32>,
     /// `eviction`: how the victims of eviction are chosen; `None` where it was not given.
     pub eviction: Option<Eviction>,
+    /// `eviction=auto`: whether the policy follows the load.
+    pub chooses_eviction: bool,
     /// `mrc` or `no_mrc`: whether the miss ratio with other memory sizes is estimated; `None` where
     /// neither was given.
     pub estimates_misses: Option<bool>,
@@ -37,6 +39,9 @@ pub struct Extended {
     /// The names and values that `stats settings` shows for options without effect.
     pub tunables: Vec<(String, String)>,
 }
+
+/// The value of `eviction` with which the policy follows the load.
+const AUTO: &str = "auto";
 
 /// memcached's options that have no effect on this server, with and without a leading `no_`.
 const WITHOUT_MEANING: &[&str] = &[
@@ -102,10 +107,14 @@ pub fn parse(list: &str) -> anyhow::Result<Extended> {
             }
             "eviction" => {
                 let given = value.unwrap_or_default();
-                let policy = Eviction::from_name(given);
+                extended.chooses_eviction = given == AUTO;
+                let policy = match given {
+                    AUTO => Some(Eviction::default()),
+                    _ => Eviction::from_name(given),
+                };
                 extended.eviction = Some(policy.with_context(|| {
-                    let names = Eviction::ALL.map(Eviction::name).join(" or ");
-                    format!("-o eviction: there is no policy '{given}'; use {names}")
+                    let names = Eviction::ALL.map(Eviction::name).join(", ");
+                    format!("-o eviction: there is no policy '{given}'; use {names} or {AUTO}")
                 })?);
             }
             "mrc" => extended.estimates_misses = Some(true),
@@ -123,6 +132,9 @@ pub fn parse(list: &str) -> anyhow::Result<Extended> {
             }
             _ => bail!("unknown extended option '{name}'; see amalgam serve --help"),
         }
+    }
+    if extended.chooses_eviction && extended.estimates_misses == Some(false) {
+        bail!("-o eviction={AUTO} needs the estimate of misses; leave no_mrc out");
     }
     Ok(extended)
 }
@@ -177,10 +189,20 @@ mod tests {
         assert_eq!(shown, ["8192", "yes", "240"]);
         assert_eq!(parse("sock_cookie_id=7").unwrap().socket_mark, Some(7));
         assert_eq!(parse("sock_cookie_id=0").unwrap().socket_mark, None, "as in memcached");
-        assert_eq!(parse("eviction=clock").unwrap().eviction, Some(Eviction::Clock));
+        for (list, policy, chooses) in [
+            ("eviction=clock", Eviction::Clock, false),
+            ("eviction=probation", Eviction::Probation, false),
+            ("eviction=auto", Eviction::Clock, true),
+            ("eviction=auto,eviction=probation,no_mrc", Eviction::Probation, false),
+        ] {
+            let extended = parse(list).unwrap();
+            let shown = (extended.eviction, extended.chooses_eviction);
+            assert_eq!(shown, (Some(policy), chooses), "{list}");
+        }
         for list in [
             "eviction",
             "eviction=lru",
+            "eviction=auto,no_mrc",
             "idle_timeout",
             "idle_timeout=x",
             "sock_cookie_id",

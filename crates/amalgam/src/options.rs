@@ -70,7 +70,8 @@ pub struct SharedOptions {
     /// never), maxconns_fast (default) or no_maxconns_fast, no_drop_privileges, sock_cookie_id=NUM
     /// (a mark of listening sockets, for filters of packets); for a server, and a cluster with
     /// --mode cache, eviction=clock (default) or probation; for a server without a cluster,
-    /// hashpower=NUM, mrc (default) or no_mrc (do not estimate the misses with other memory sizes);
+    /// eviction=auto (the one that misses less), hashpower=NUM, mrc (default) or no_mrc (do not
+    /// estimate the misses with other memory sizes);
     /// for -Z and --admin-tls, ssl_chain_cert=FILE, ssl_key=FILE,
     /// ssl_keyformat (1 PEM, 2 DER), ssl_ca_cert=FILE (the CAs of clients), ssl_verify_mode (0
     /// none, 1 request, 2 require), ssl_ciphers=LIST, ssl_min_version (2 for TLS 1.2, 3 for TLS

@@ -204,6 +204,7 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         memory_bytes,
         evicts: !options.disable_evictions,
         eviction: extended.eviction.unwrap_or(defaults.eviction),
+        chooses_eviction: extended.chooses_eviction,
         estimates_misses: extended.estimates_misses.unwrap_or(defaults.estimates_misses),
         max_item_bytes,
         hands_out_cas: !options.disable_cas,

@@ -98,7 +98,7 @@ impl<'s, S: Store> InProcessWorker<'s, S> {
         if self.recorder.is_due() {
             let counters = self.state.counters.of_worker(0);
             counters.publish(&mut self.counts);
-            self.recorder.hand_over(counters, &now, || self.state.index.statistics());
+            self.recorder.hand_over(counters, &now, &self.state.index);
         }
         self.index.quiesce();
     }
@@ -106,6 +106,7 @@ impl<'s, S: Store> InProcessWorker<'s, S> {
 
 #[cfg(test)]
 mod tests {
+    use amalgam_index::Eviction;
     use amalgam_index::mercury::Mercury;
     use rand::SeedableRng;
     use rand::rngs::SmallRng;
@@ -158,47 +159,104 @@ mod tests {
         assert_eq!((answered, consumed), (vec![3, 9, 21, 45, 93], input.len()));
     }
 
+    /// Sends requests in one batch and returns the answers.
+    fn answer(worker: &mut InProcessWorker<'_, Mercury>, input: &[u8]) -> Vec<u8> {
+        let mut slots = [RequestSlot::new(ProtocolState::default(), Output::default())];
+        slots[0].output_limit_bytes = usize::MAX;
+        worker.run(&[input], &mut slots);
+        let [slot] = slots;
+        slot.output.bytes
+    }
+
+    /// Reads the keys, and stores those that are missed, with values of 100 to 1,600 bytes. Returns
+    /// the number missed.
+    fn look_aside(worker: &mut InProcessWorker<'_, Mercury>, keys: &[u64]) -> usize {
+        let value = [b'v'; 1600];
+        let gets: String = keys.iter().map(|key| format!("mg {key:016}\r\n")).collect();
+        let answers = answer(worker, gets.as_bytes());
+        let (mut sets, mut misses) = (Vec::new(), 0);
+        for (key, _) in keys.iter().zip(answers.chunks(4)).filter(|(_, hit)| *hit == b"EN\r\n") {
+            misses += 1;
+            let bytes = 100 << (key * 7 % 5);
+            sets.extend_from_slice(format!("set {key:016} 0 0 {bytes} noreply\r\n").as_bytes());
+            sets.extend_from_slice(&value[..bytes]);
+            sets.extend_from_slice(b"\r\n");
+        }
+        assert!(answer(worker, &sets).is_empty());
+        misses
+    }
+
+    /// Settings of a server with one thread that no client reaches.
+    fn settings(memory_bytes: usize) -> Settings {
+        let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()];
+        let max_item_bytes = 64 << 10;
+        Settings { listen, threads: 1, memory_bytes, max_item_bytes, ..Settings::default() }
+    }
+
+    /// Scans among reads by Zipf's law, and then keys that are read twice, far apart: the policy of
+    /// eviction follows, if it may.
+    #[test]
+    fn the_policy_of_eviction_follows_the_load() {
+        const READS: u64 = 400_000;
+        for chooses_eviction in [true, false] {
+            let settings = Settings { chooses_eviction, ..settings(16 << 20) };
+            let server = Server::<Mercury>::open(settings, Configuration::default());
+            let server = server.expect("it opens");
+            let mut worker = InProcessWorker::new(server.state());
+            let policy = |worker: &mut _, has_played: bool| {
+                let shown = String::from_utf8(answer(worker, b"stats settings\r\n"));
+                let shown = shown.expect("text");
+                assert_eq!(shown.contains("STAT eviction auto\r\n"), chooses_eviction, "{shown}");
+                let ratio = String::from_utf8(answer(worker, b"stats mrc\r\n")).expect("text");
+                let has_ratio = ratio.contains("STAT mrc:probation_over_clock ");
+                assert_eq!(has_ratio, chooses_eviction && has_played, "{ratio}");
+                let policy = server.state().index.statistics().memory.eviction;
+                let line = format!("STAT eviction_policy {}\r\n", policy.name());
+                assert_eq!(shown.contains(&line), chooses_eviction, "{shown}");
+                policy
+            };
+            assert_eq!(policy(&mut worker, false), Eviction::Clock);
+            let zipf = Zipf::new(60_000.0, 0.9).expect("a distribution");
+            let mut random = SmallRng::seed_from_u64(11);
+            let play = |worker: &mut _, key: &mut dyn FnMut(u64) -> u64| {
+                for batch in 0..READS / 50 {
+                    let keys: Vec<_> = (0..50).map(|read| key(batch * 50 + read)).collect();
+                    look_aside(worker, &keys);
+                    Mercury::maintain(&mut worker.index, &server.state().clock.now());
+                }
+            };
+            play(&mut worker, &mut |read| match read % 2 {
+                0 => zipf.sample(&mut random) as u64,
+                _ => 1_000_000 + read,
+            });
+            let expected = if chooses_eviction { Eviction::Probation } else { Eviction::Clock };
+            assert_eq!(policy(&mut worker, true), expected);
+            play(&mut worker, &mut |read| match read % 2 {
+                0 => 2_000_000 + read,
+                _ => 2_000_000 + (read - 1).saturating_sub(2 * 9_000),
+            });
+            assert_eq!(policy(&mut worker, true), Eviction::Clock);
+        }
+    }
+
     /// A look-aside load: keys by Zipf's law, values of 100 to 1,600 bytes. Returns the miss ratio,
     /// and what the server says of other sizes.
     fn replay(memory_bytes: usize) -> (f64, Estimate) {
         const KEYS: f64 = 400_000.0;
         const BATCHES: usize = 24_000;
         const BATCH: usize = 50;
-        let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()];
-        let max_item_bytes = 64 << 10;
-        let settings =
-            Settings { listen, threads: 1, memory_bytes, max_item_bytes, ..Settings::default() };
-        let server = Server::<Mercury>::open(settings, Configuration::default());
+        let server = Server::<Mercury>::open(settings(memory_bytes), Configuration::default());
         let server = server.expect("it opens");
         let mut worker = InProcessWorker::new(server.state());
         let zipf = Zipf::new(KEYS, 0.9).expect("a distribution");
         let mut random = SmallRng::seed_from_u64(11);
-        let value = [b'v'; 1600];
-        let answer = |worker: &mut InProcessWorker<'_, Mercury>, input: &[u8]| {
-            let mut slots = [RequestSlot::new(ProtocolState::default(), Output::default())];
-            slots[0].output_limit_bytes = usize::MAX;
-            worker.run(&[input], &mut slots);
-            let [slot] = slots;
-            slot.output.bytes
-        };
         let mut misses = 0;
         for _ in 0..BATCHES {
             let keys: Vec<_> = (0..BATCH).map(|_| zipf.sample(&mut random) as u64).collect();
-            let gets: String = keys.iter().map(|key| format!("mg {key:016}\r\n")).collect();
-            let answers = answer(&mut worker, gets.as_bytes());
-            let mut sets = Vec::new();
-            for (key, _) in keys.iter().zip(answers.chunks(4)).filter(|(_, hit)| *hit == b"EN\r\n")
-            {
-                misses += 1;
-                let bytes = 100 << (key * 7 % 5);
-                sets.extend_from_slice(format!("set {key:016} 0 0 {bytes} noreply\r\n").as_bytes());
-                sets.extend_from_slice(&value[..bytes]);
-                sets.extend_from_slice(b"\r\n");
-            }
-            assert!(answer(&mut worker, &sets).is_empty());
+            misses += look_aside(&mut worker, &keys);
             Mercury::maintain(&mut worker.index, &server.state().clock.now());
         }
-        let ratio = f64::from(misses) / (BATCHES * BATCH) as f64;
+        let ratio = misses as f64 / (BATCHES * BATCH) as f64;
         (ratio, server.state().miss_curve.as_ref().expect("it is estimated").estimate())
     }
 

@@ -79,8 +79,10 @@ pub struct Settings {
     pub memory_bytes: usize,
     /// Whether a full cache evicts items; otherwise it refuses stores.
     pub evicts: bool,
-    /// How the victims of eviction are chosen.
+    /// How the victims of eviction are chosen, at first if `chooses_eviction`.
     pub eviction: Eviction,
+    /// Whether the policy of eviction follows the load. Requires: `estimates_misses`.
+    pub chooses_eviction: bool,
     /// Whether the miss ratio with other memory sizes is estimated.
     pub estimates_misses: bool,
     /// Open connections, at most.
@@ -150,6 +152,7 @@ impl Default for Settings {
             memory_bytes: 64 << 20,
             evicts: true,
             eviction: Eviction::default(),
+            chooses_eviction: false,
             estimates_misses: true,
             max_connections: 1024,
             refuses_fast: true,

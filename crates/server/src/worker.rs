@@ -728,8 +728,7 @@ impl<'s, S: Store> Worker<'s, S> {
     /// Hands what was sampled to the simulation of other memory sizes.
     fn hand_over_accesses(&mut self) {
         let state = self.state;
-        let statistics = || state.index.statistics();
-        self.recorder.hand_over(self.counters(), &state.clock.now(), statistics);
+        self.recorder.hand_over(self.counters(), &state.clock.now(), &state.index);
     }
 
     /// Closes the connections whose answers stood still for longer than the send timeout.

@@ -16,6 +16,13 @@
 //!    half, and so do all that was counted and the simulated sizes.
 //! 2. A key is in the table if and only if a simulated cache holds it.
 //! 3. A simulated cache holds no more bytes than its size.
+//!
+//! One more cache of the present size can evict by another policy, on [`Trial`].
+
+mod candidate;
+mod trial;
+
+pub use trial::{Policy, Trial};
 
 /// The number of simulated memory sizes.
 pub const SIZES: usize = 8;
@@ -32,6 +39,10 @@ pub const MOST_KEYS: usize = 16_000;
 /// At first one key in `1 << FIRST_SHIFT` is sampled: requests of sampled keys cost several times
 /// as much as others, so that more would slow a server down.
 const FIRST_SHIFT: u32 = 7;
+
+/// The same for a comparison of policies, as small caches have few items. Where a cache is large
+/// the rate falls at once, as there are more than [`MOST_KEYS`].
+const FIRST_SHIFT_OF_TRIAL: u32 = 5;
 
 /// Fewer sampled reads than this say nothing.
 const LEAST_READS: f64 = 2000.0;
@@ -183,28 +194,20 @@ pub struct MissRatioCurve {
     halved_seconds: u32,
     /// No item expires before this second.
     first_expiry_seconds: u32,
+    /// The comparison of policies at the present size, if one was asked for.
+    trial: Option<Box<Trial>>,
 }
 
 impl MissRatioCurve {
     /// Simulates around a cache that can hold this many bytes of items.
     pub fn new(memory_bytes: f64) -> Self {
-        const QUEUE: Queue = Queue { first: NONE, last: NONE, bytes: 0, evicted: 0.0 };
-        const CACHE: Cache = Cache {
-            queues: [QUEUE; CLASSES],
-            classes: 0,
-            bytes: 0,
-            limit: 0,
-            evicted_bytes: 0,
-            donor: 0,
-            turns_left: 0,
-        };
         let mut curve = Self {
             // The system gives memory as entries are written.
             entries: Vec::with_capacity(MOST_KEYS),
             buckets: vec![NONE; BUCKETS].into(),
             free: NONE,
             keys: 0,
-            caches: Box::new([CACHE; SIZES]),
+            caches: Box::new([Cache::EMPTY; SIZES]),
             shift: FIRST_SHIFT,
             memory_bytes,
             reads: Box::new([0.0; 1 << SIZES]),
@@ -213,9 +216,23 @@ impl MissRatioCurve {
             seconds: 0,
             halved_seconds: 0,
             first_expiry_seconds: u32::MAX,
+            trial: None,
         };
         curve.resize(memory_bytes);
         curve
+    }
+
+    /// Compares CLOCK with quick demotion, too. Requires: nothing was played yet.
+    pub fn with_trial(mut self) -> Self {
+        self.trial = Some(Box::default());
+        self.shift = FIRST_SHIFT_OF_TRIAL;
+        self.resize(self.memory_bytes);
+        self
+    }
+
+    /// The comparison of the policies, if there is one.
+    pub fn trial(&self) -> Option<&Trial> {
+        self.trial.as_deref()
     }
 
     /// Keys with hashes below this are sampled.
@@ -223,7 +240,7 @@ impl MissRatioCurve {
         u64::MAX >> self.shift
     }
 
-    /// Bytes of the simulation, at most.
+    /// Bytes of the simulation, at most, without those of a [`Trial`].
     pub const fn most_bytes() -> usize {
         size_of::<Self>()
             + MOST_KEYS * size_of::<Entry>()
@@ -240,6 +257,10 @@ impl MissRatioCurve {
             cache.limit = (memory_bytes * share) as u64;
         }
         (0..SIZES).for_each(|size| self.evict(size));
+        if let Some(trial) = &mut self.trial {
+            trial.candidate.set_limit(self.caches[PRESENT].limit);
+        }
+        self.evict_candidate();
     }
 
     /// Forgets all items, as after a flush.
@@ -266,6 +287,7 @@ impl MissRatioCurve {
             self.halved_seconds += halvings * HALF_LIFE_SECONDS;
             let left = 0.5f64.powi(halvings.min(1000) as i32);
             self.fade(left);
+            self.trial.iter_mut().for_each(|trial| trial.fade(left));
             self.requests *= left;
             self.misses *= left;
         }
@@ -273,7 +295,7 @@ impl MissRatioCurve {
             self.first_expiry_seconds = u32::MAX;
             for at in 0..self.entries.len() {
                 let expiry = self.entries[at].item.expiry_seconds;
-                if self.entries[at].held == 0 || expiry == 0 {
+                if !self.is_held(at as u16) || expiry == 0 {
                     continue;
                 }
                 if expiry <= seconds {
@@ -299,6 +321,9 @@ impl MissRatioCurve {
             return;
         }
         let found = self.find(hash);
+        if matches!(kind, AccessKind::Hit(_) | AccessKind::Miss) {
+            self.compare(found);
+        }
         match kind {
             AccessKind::Miss => {
                 let held = found.map_or(0, |at| {
@@ -318,8 +343,8 @@ impl MissRatioCurve {
                     entry.recent |= held;
                     let is_same = held == u8::MAX && entry.item.bytes == item.bytes;
                     self.set_expiry(at, item);
-                    if !is_same {
-                        self.put(at, item, !held);
+                    if !is_same || !self.is_in_candidate(at) {
+                        self.put(at, item, !held, false);
                     }
                 }
                 // Stored before the simulation began: a hit at all sizes.
@@ -328,14 +353,15 @@ impl MissRatioCurve {
             AccessKind::Store(item) => match found {
                 Some(at) => {
                     let entry = &mut self.entries[usize::from(at)];
-                    if !std::mem::take(&mut entry.is_missed) {
+                    let is_fill = std::mem::take(&mut entry.is_missed);
+                    if !is_fill {
                         entry.recent = 0;
                         let older = self.with_later_items(at);
                         self.unlink(at, older);
                     }
                     let lacking = !self.entries[usize::from(at)].held;
                     self.set_expiry(at, item);
-                    self.put(at, item, lacking);
+                    self.put(at, item, lacking, !is_fill);
                 }
                 None => self.insert(hash, item),
             },
@@ -414,7 +440,36 @@ impl MissRatioCurve {
         self.buckets[bucket(hash)] = at;
         self.keys += 1;
         self.set_expiry(at, item);
-        self.put(at, item, u8::MAX);
+        self.put(at, item, u8::MAX, true);
+    }
+
+    /// Counts a read in both caches that are compared.
+    fn compare(&mut self, found: Option<u16>) {
+        if let Some(trial) = &mut self.trial {
+            let held = found.map_or(0, |at| self.entries[usize::from(at)].held);
+            trial.read(found, held >> PRESENT & 1 != 0);
+        }
+    }
+
+    /// Whether the cache of the trial holds an entry; true without a trial.
+    fn is_in_candidate(&self, at: u16) -> bool {
+        self.trial.as_ref().is_none_or(|trial| trial.candidate.holds(at))
+    }
+
+    /// Evicts until the cache of the trial is within its limit.
+    fn evict_candidate(&mut self) {
+        while let Some(at) = self.trial.as_mut().and_then(|trial| trial.candidate.evict()) {
+            if self.entries[usize::from(at)].held == 0 {
+                self.release(at);
+            }
+        }
+    }
+
+    /// Whether a cache holds an entry.
+    fn is_held(&self, at: u16) -> bool {
+        let trial = self.trial.as_ref();
+        self.entries[usize::from(at)].held != 0
+            || trial.is_some_and(|trial| trial.candidate.holds(at))
     }
 
     fn set_expiry(&mut self, at: u16, item: SampledItem) {
@@ -426,8 +481,9 @@ impl MissRatioCurve {
     }
 
     /// Gives an entry the length of `item` where it is held, puts it into the caches in `added`
-    /// too, and evicts what is too much. The entry may be among that.
-    fn put(&mut self, at: u16, item: SampledItem, added: u8) {
+    /// too, and evicts what is too much. The entry may be among that. Where there is a trial, an
+    /// item that `is_new` takes the place of what its cache holds; another one stays as it is.
+    fn put(&mut self, at: u16, item: SampledItem, added: u8, is_new: bool) {
         let entry = &self.entries[usize::from(at)];
         let held = if entry.item.bytes == item.bytes { 0 } else { entry.held };
         self.unlink(at, held);
@@ -435,11 +491,18 @@ impl MissRatioCurve {
         entry.item.bytes = item.bytes;
         entry.class = class_of(item.bytes);
         self.link(at, added | held);
+        // Before any eviction: an entry that nothing holds is released.
+        if let Some(trial) = &mut self.trial
+            && (is_new || !trial.candidate.holds(at))
+        {
+            trial.candidate.store(at, class_of(item.bytes), item.bytes);
+        }
         for size in 0..SIZES {
             if self.caches[size].bytes > self.caches[size].limit {
                 self.evict(size);
             }
         }
+        self.evict_candidate();
     }
 
     /// The caches that hold an entry and have put others behind it since.
@@ -496,15 +559,17 @@ impl MissRatioCurve {
 
     /// Takes an entry out of all caches and of the table, if it is in any.
     fn remove(&mut self, at: u16) {
-        let held = self.entries[usize::from(at)].held;
-        self.unlink(at, held);
-        if held != 0 {
+        if self.is_held(at) {
+            self.unlink(at, self.entries[usize::from(at)].held);
             self.release(at);
         }
     }
 
     /// Takes an entry that no cache holds out of the table.
     fn release(&mut self, at: u16) {
+        if let Some(trial) = &mut self.trial {
+            trial.candidate.forget(at);
+        }
         let (hash, chain) = {
             let entry = &self.entries[usize::from(at)];
             (entry.hash, entry.chain)
@@ -539,7 +604,7 @@ impl MissRatioCurve {
                 continue;
             }
             self.caches[size].note_eviction(class, bytes);
-            if self.entries[usize::from(at)].held == 0 {
+            if !self.is_held(at) {
                 self.release(at);
             }
         }
@@ -559,7 +624,21 @@ impl MissRatioCurve {
     }
 }
 
+impl Queue {
+    const EMPTY: Self = Self { first: NONE, last: NONE, bytes: 0, evicted: 0.0 };
+}
+
 impl Cache {
+    const EMPTY: Self = Self {
+        queues: [Queue::EMPTY; CLASSES],
+        classes: 0,
+        bytes: 0,
+        limit: 0,
+        evicted_bytes: 0,
+        donor: 0,
+        turns_left: 0,
+    };
+
     /// The class to evict from. Requires: the cache holds an item.
     fn next_donor(&mut self) -> usize {
         if self.turns_left == 0 || self.classes >> self.donor & 1 == 0 {
@@ -620,3 +699,5 @@ fn class_of(bytes: u32) -> u8 {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trial_tests;

@@ -3,7 +3,7 @@
 
 use std::fmt::{Display, Write};
 
-use amalgam_index::Store;
+use amalgam_index::{Eviction, Store};
 
 use super::snapshot::Snapshot;
 use crate::metrics::latency::{BOUNDS_NS, COMMANDS, Histogram};
@@ -348,6 +348,12 @@ fn index(text: &mut MetricsText, snapshot: &Snapshot) {
 
 fn miss_curve(text: &mut MetricsText, snapshot: &Snapshot) {
     let Some(estimate) = &snapshot.miss_curve else { return };
+    let name = "amalgam_eviction_policy";
+    text.family(name, "gauge", "1 for the policy of eviction in force.");
+    for policy in Eviction::ALL {
+        let is_in_force = u8::from(policy == snapshot.index.memory.eviction);
+        text.sample(name, &[("policy", &policy.name())], is_in_force);
+    }
     let help = "Sampled reads that the miss ratios follow from; older ones count less.";
     text.gauge("amalgam_mrc_sampled_requests", help, estimate.sampled_reads.round());
     let Curve::Known(miss_ratios) = estimate.curve else { return };

@@ -4,17 +4,21 @@
 //! the end of a turn, a worker whose buffer is full drives the simulation of
 //! [`amalgam_sketch::miss_ratio_curve`] with it.
 //!
+//! Where the policy of eviction follows the load (`-o eviction=auto`), the same requests drive one
+//! cache more, with quick demotion, and the index changes to the policy that missed less.
+//!
 //! Invariants:
 //! 1. A worker never waits: while another uses the simulation, its buffer grows, to
 //!    [`MOST_ACCESSES`] at most; further requests are not recorded.
-//! 2. Memory is fixed: [`MissRatioCurve::most_bytes`], and a buffer for each worker.
+//! 2. Memory is fixed: [`MissRatioCurve::most_bytes`], [`Trial::most_bytes`] with that cache, and a
+//!    buffer for each worker.
 
 use std::ops::ControlFlow;
 use std::sync::{Mutex, TryLockError};
 
-use amalgam_index::{Found, Patience, Sink, Statistics, Worker};
+use amalgam_index::{Eviction, Found, Patience, Sink, Statistics, Store, Worker};
 use amalgam_op::{Get, IgnorePoison, Key, Now, Op, Outcome, StoreMode, Verb};
-use amalgam_sketch::miss_ratio_curve::{Access, AccessKind, MissRatioCurve};
+use amalgam_sketch::miss_ratio_curve::{Access, AccessKind, MissRatioCurve, Policy, Trial};
 
 use crate::metrics::counters::Counters;
 
@@ -55,9 +59,11 @@ struct Shared {
 }
 
 impl MissCurve {
-    /// A simulation of a cache with this memory limit.
-    pub fn new(memory_bytes: usize) -> Self {
+    /// A simulation of a cache with this memory limit. With `chooses_eviction` it tells the index
+    /// by which policy to evict.
+    pub fn new(memory_bytes: usize, chooses_eviction: bool) -> Self {
         let curve = MissRatioCurve::new(USUAL_DENSITY * memory_bytes as f64);
+        let curve = if chooses_eviction { curve.with_trial() } else { curve };
         let shared = Shared { curve, generation: 0, resized_seconds: 0, accesses_since: 0 };
         Self(Mutex::new(shared))
     }
@@ -65,6 +71,12 @@ impl MissCurve {
     /// What the simulation says. Locks it.
     pub fn estimate(&self) -> Estimate {
         self.0.lock().ignore_poison().curve.estimate()
+    }
+
+    /// The simulated misses with quick demotion over those of CLOCK; None before there are any, or
+    /// if the policy is fixed. Locks the simulation.
+    pub fn probation_ratio(&self) -> Option<f64> {
+        self.0.lock().ignore_poison().curve.trial().and_then(Trial::ratio)
     }
 
     /// Forgets all reads, but no items. Locks the simulation.
@@ -172,14 +184,10 @@ impl<'s> AccessRecorder<'s> {
     }
 
     /// Hands what was recorded to the simulation, with the hits and misses that the worker counted
-    /// since the last time, unless another thread uses it. `statistics` are those of the index.
+    /// since the last time, unless another thread uses it. Tells the index by which policy to
+    /// evict, if that is to follow the load.
     #[cold]
-    pub fn hand_over(
-        &mut self,
-        counters: &Counters,
-        now: &Now,
-        statistics: impl FnOnce() -> Statistics,
-    ) {
+    pub fn hand_over(&mut self, counters: &Counters, now: &Now, index: &impl Store) {
         let Some(curve) = self.curve else { return };
         let mut shared = match curve.0.try_lock() {
             Ok(shared) => shared,
@@ -201,11 +209,18 @@ impl<'s> AccessRecorder<'s> {
         if is_due || shared.accesses_since >= ACCESSES_PER_RESIZE {
             shared.resized_seconds = now.seconds;
             shared.accesses_since = 0;
-            if let Some(bytes) = item_capacity(&statistics()) {
+            if let Some(bytes) = item_capacity(&index.statistics()) {
                 shared.curve.resize(bytes);
             }
         }
         self.threshold = shared.curve.threshold();
+        if let Some(better) = shared.curve.trial().and_then(Trial::better) {
+            // Under the lock, so that a worker with an earlier result does not come last.
+            index.set_eviction(match better {
+                Policy::Clock => Eviction::Clock,
+                Policy::Probation => Eviction::Probation,
+            });
+        }
     }
 }
 

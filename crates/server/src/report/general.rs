@@ -243,6 +243,9 @@ pub fn miss_curve(curve: &MissCurve, stat: &mut StatSink<'_>) {
     stat("mrc:rate", &format_args!("{:.6}", estimate.rate));
     stat("mrc:sampled_keys", &estimate.sampled_keys);
     stat("mrc:requests", &format_args!("{:.0}", estimate.sampled_reads));
+    if let Some(ratio) = curve.probation_ratio() {
+        stat("mrc:probation_over_clock", &format_args!("{ratio:.4}"));
+    }
     let Curve::Known(miss_ratios) = estimate.curve else { return };
     for (name, ratio) in NAMES.iter().zip(miss_ratios) {
         stat(&format!("mrc:{name}:miss_ratio"), &format_args!("{ratio:.4}"));

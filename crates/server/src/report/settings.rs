@@ -68,7 +68,12 @@ pub fn settings<S: Store>(state: &ServerState<S>, stat: &mut StatSink<'_>) {
     }
     stat("send_timeout", &state.settings.send_timeout_seconds);
     stat("engine", &S::NAME);
-    stat("eviction", &state.settings.eviction.name());
+    if state.settings.chooses_eviction {
+        stat("eviction", &"auto");
+        stat("eviction_policy", &state.index.statistics().memory.eviction.name());
+    } else {
+        stat("eviction", &state.settings.eviction.name());
+    }
     stat("mrc", &yes(state.miss_curve.is_some()));
     stat("amalgam_version", &env!("CARGO_PKG_VERSION"));
 }

@@ -155,6 +155,7 @@ impl<S: Store> ServerState<S> {
         let admin_tls = open_tls(&settings.admin_tls).map_err(io::Error::other)?;
         let estimates_misses =
             settings.estimates_misses && settings.evicts && engine_controls.is_some();
+        let new_miss_curve = || MissCurve::new(settings.memory_bytes, settings.chooses_eviction);
         Ok(Self {
             limits,
             index,
@@ -174,7 +175,7 @@ impl<S: Store> ServerState<S> {
             statistics_baseline: Mutex::default(),
             counters: AllCounters::new(threads),
             hot_keys: HotKeys::new(threads),
-            miss_curve: estimates_misses.then(|| MissCurve::new(settings.memory_bytes)),
+            miss_curve: estimates_misses.then(new_miss_curve),
             latencies: (0..threads).map(|_| Latencies::default()).collect(),
             reactors: (0..threads).map(|_| Reactor::new()).collect::<io::Result<_>>()?,
             datagram_sockets: parts.datagram_sockets,

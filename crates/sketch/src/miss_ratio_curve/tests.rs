@@ -4,9 +4,9 @@ use super::*;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-const BYTES: u32 = 1000;
+pub(super) const BYTES: u32 = 1000;
 
-fn hash(number: u64) -> u64 {
+pub(super) fn hash(number: u64) -> u64 {
     // A bijection that mixes all bits (splitmix64).
     let mixed = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -14,17 +14,17 @@ fn hash(number: u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-fn item(bytes: u32) -> SampledItem {
+pub(super) fn item(bytes: u32) -> SampledItem {
     SampledItem { bytes, expiry_seconds: 0 }
 }
 
 /// A simulation around a cache of this many items of [`BYTES`] each.
-fn around(items: u64) -> MissRatioCurve {
+pub(super) fn around(items: u64) -> MissRatioCurve {
     MissRatioCurve::new((items * u64::from(BYTES)) as f64)
 }
 
 /// Reads a key, and stores it where the present size misses it.
-fn look_aside(curve: &mut MissRatioCurve, number: u64, bytes: u32) {
+pub(super) fn look_aside(curve: &mut MissRatioCurve, number: u64, bytes: u32) {
     let hash = hash(number);
     let is_sampled = hash < curve.threshold();
     let at = curve.find(hash);
@@ -46,9 +46,10 @@ fn look_aside(curve: &mut MissRatioCurve, number: u64, bytes: u32) {
     }
 }
 
-fn check(curve: &MissRatioCurve) {
-    let held = |at: &&Entry| at.held != 0;
-    assert_eq!(curve.entries.iter().filter(held).count(), curve.keys);
+pub(super) fn check(curve: &MissRatioCurve) {
+    let held = (0..curve.entries.len()).filter(|at| curve.is_held(*at as u16)).count();
+    assert_eq!(held, curve.keys);
+    curve.trial().into_iter().for_each(|trial| trial.candidate.check());
     assert!(curve.entries.len() <= MOST_KEYS);
     for (size, cache) in curve.caches.iter().enumerate() {
         let mut bytes = 0;
@@ -103,7 +104,11 @@ fn a_loop_hits_only_where_all_of_it_fits() {
 
 #[test]
 fn random_requests_keep_the_invariants() {
-    let mut curve = around(100_000);
+    play_at_random(around(100_000));
+    play_at_random(around(100_000).with_trial());
+}
+
+fn play_at_random(mut curve: MissRatioCurve) {
     let mut random = SmallRng::seed_from_u64(5);
     for step in 0..400_000_u32 {
         let hash = hash(random.random_range(0..60_000)) % curve.threshold();
