@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use amalgam_op::IgnorePoison;
-use amalgam_tls::pem;
+use amalgam_protocol::append_base64;
+use amalgam_tls::pem::{self, PrivateKeyDer};
 use serde_json::{Value, json};
 use ureq::Agent;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
@@ -265,11 +266,18 @@ fn tls(configuration: &EtcdConfiguration) -> Result<TlsConfig, String> {
         (None, Some(_)) => return Err("--etcd-key needs a certificate: --etcd-cert".to_owned()),
         (Some(certificate), key) => {
             let key = key.as_ref().unwrap_or(certificate);
-            let chain = pem::read_matching(certificate, key)?;
+            let (chain, key) = pem::read_pair(certificate, key, false)?;
             let chain: Vec<_> = chain.iter().map(der).collect();
-            let explain = |error: &dyn fmt::Display| format!("{}: {error}", key.display());
-            let bytes = std::fs::read(key).map_err(|error| explain(&error))?;
-            let key = PrivateKey::from_pem(&bytes).map_err(|error| explain(&error))?;
+            // Written anew, as the label in the file need not name the key's real format.
+            let label = match &key {
+                PrivateKeyDer::Pkcs1(_) => "RSA PRIVATE KEY",
+                PrivateKeyDer::Sec1(_) => "EC PRIVATE KEY",
+                _ => "PRIVATE KEY",
+            };
+            let mut text = format!("-----BEGIN {label}-----\n").into_bytes();
+            append_base64(&mut text, key.secret_der());
+            text.extend(format!("\n-----END {label}-----\n").into_bytes());
+            let key = PrivateKey::from_pem(&text).map_err(|error| error.to_string())?;
             builder = builder.client_cert(Some(ClientCert::new_with_certs(&chain, key)));
         }
     }

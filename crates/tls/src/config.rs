@@ -10,7 +10,7 @@ use rustls::server::NoServerSessionStorage;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{Error, ServerConfig, SupportedProtocolVersion};
 
-use crate::pem::{read_certificates, read_key};
+use crate::pem::read_pair;
 
 /// A certificate chain, own certificate first, and the private key of the first.
 pub struct OwnCertificate {
@@ -25,8 +25,8 @@ impl OwnCertificate {
     ///
     /// If a file cannot be read or does not hold what it should; see [`crate::pem`].
     pub fn read(chain: &Path, key: Option<&Path>, has_der_key: bool) -> Result<Self, String> {
-        let certificates = read_certificates("the certificate chain", chain)?;
-        Ok(Self { chain: certificates, key: read_key(key.unwrap_or(chain), has_der_key)? })
+        let (chain, key) = read_pair(chain, key.unwrap_or(chain), has_der_key)?;
+        Ok(Self { chain, key })
     }
 }
 
