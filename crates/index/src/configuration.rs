@@ -116,6 +116,15 @@ impl Default for Configuration {
 }
 
 /// Why an index could not be built.
+///
+/// ```
+/// use amalgam_index::{Mercury, MapBuilder, OpenError};
+///
+/// match MapBuilder::new().memory_bytes(1).open::<Mercury>() {
+///     Err(OpenError::Configuration(reason)) => println!("{reason}"),
+///     other => panic!("{:?}", other.err()),
+/// }
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {

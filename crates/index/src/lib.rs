@@ -32,8 +32,10 @@
 //!
 //! The examples `concurrent_map`, `bounded_cache` and `batched_read` show a whole program each.
 //!
-//! It runs on Linux with 64-bit processors. Keys have 1 to 250 bytes. Dropping a [`Map`] ends its
-//! background thread.
+//! It runs on Linux with 64-bit processors. It compiles for macOS, where nobody has run it, and not
+//! for Windows: memory comes from `mmap`, and is given back page by page at its place, which has no
+//! counterpart there. 32-bit processors lack the atomic words of 64 bits and the addresses that the
+//! engines are made of. Keys have 1 to 250 bytes. Dropping a [`Map`] ends its background thread.
 //!
 //! # What is promised
 //!
@@ -57,6 +59,9 @@
 
 // Under loom most engines are left out, and what only they use.
 #![cfg_attr(loom, allow(dead_code))]
+
+#[cfg(not(all(unix, target_pointer_width = "64")))]
+compile_error!("amalgam-index needs mmap and 64-bit pointers: Linux or macOS on 64-bit processors");
 
 mod answer;
 mod configuration;

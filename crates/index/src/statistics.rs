@@ -3,6 +3,14 @@
 use crate::Eviction;
 
 /// A snapshot of an engine's counters.
+///
+/// ```
+/// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+/// map.handle().insert(b"key", b"value")?;
+/// let statistics = map.statistics();
+/// println!("{} items in {} buckets", statistics.items, statistics.buckets);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Statistics {
     /// Items linked now, dead ones that were not reclaimed yet included.
@@ -42,6 +50,13 @@ pub struct Statistics {
 }
 
 /// Memory by use, in bytes.
+///
+/// ```
+/// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+/// let memory = map.statistics().memory;
+/// println!("{} of {} bytes, {} of them the table", memory.used, memory.limit, memory.index);
+/// # Ok::<(), amalgam_index::OpenError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStatistics {
     /// The memory limit in bytes.
@@ -77,6 +92,14 @@ pub struct MemoryStatistics {
 
 /// Bytes of pages and runs that hold no key and no value, by cause. (Optional fields of items, such
 /// as CAS ids and expiries, count as items.)
+///
+/// ```
+/// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+/// map.handle().insert(b"key", b"value")?;
+/// let losses = map.statistics().memory.losses;
+/// println!("{} bytes of headers, {} of rounding", losses.headers, losses.rounding);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryLosses {
     /// Headers and links of items.
@@ -94,6 +117,14 @@ pub struct MemoryLosses {
 impl MemoryStatistics {
     /// The time in seconds for which an expired item may have waited for maintenance, at second
     /// `now_seconds` of [`Now::seconds`](amalgam_op::Now::seconds); 0 if none waits.
+    ///
+    /// ```
+    /// use amalgam_index::MemoryStatistics;
+    ///
+    /// let memory = MemoryStatistics { first_expiry_seconds: Some(100), ..Default::default() };
+    /// assert_eq!(memory.expiry_lag_seconds(103), 3);
+    /// assert_eq!(memory.expiry_lag_seconds(90), 0);
+    /// ```
     pub fn expiry_lag_seconds(&self, now_seconds: u32) -> u32 {
         self.first_expiry_seconds.map_or(0, |first| now_seconds.saturating_sub(first))
     }
@@ -101,6 +132,15 @@ impl MemoryStatistics {
 
 /// One size class. Items that are too large for a class of slots are counted by length, as if each
 /// length had a class.
+///
+/// ```
+/// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+/// map.handle().insert(b"key", b"value")?;
+/// for class in map.statistics().memory.classes {
+///     println!("{} of {} slots of {} bytes", class.used_slots, class.slots, class.slot_bytes);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClassStatistics {
     /// The number of the class.

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use amalgam_tidy::{Source, has_word, promises, root};
+use amalgam_tidy::{Source, assert_none, has_word, promises, root};
 
 /// Files whose public items are promised, and the one name of the file if it is not all of them.
 const FILES: [(&str, Option<&str>); 9] = [
@@ -149,4 +149,31 @@ fn the_library_depends_on_two_crates() {
     let (_, section) = text.split_once("[dependencies]\n").expect("dependencies");
     let names: Vec<_> = section.lines().take_while(|line| !line.is_empty()).collect();
     assert_eq!(names, ["amalgam-op.workspace = true", "libc.workspace = true"]);
+}
+
+/// Whether a line declares something that has a page, or a place on one, in the documentation.
+fn declares(line: &str) -> bool {
+    let kinds = ["pub fn ", "pub async fn ", "pub struct ", "pub enum ", "pub trait ", "pub type "];
+    kinds.iter().any(|kind| line.trim_start().starts_with(kind))
+}
+
+#[test]
+fn each_item_for_embedders_has_an_example() {
+    let mut offences = Vec::new();
+    let mut items = 0;
+    for (path, _) in FILES.iter().filter(|(_, name)| name.is_none()) {
+        let text = fs::read_to_string(root().join("crates/index/src").join(path)).expect("a file");
+        let lines: Vec<&str> = text.lines().collect();
+        for (number, line) in lines.iter().enumerate().filter(|(_, line)| declares(line)) {
+            items += 1;
+            let above = lines[..number].iter().rev().map(|line| line.trim_start());
+            let mut head =
+                above.take_while(|line| line.starts_with("///") || line.starts_with('#'));
+            if !head.any(|line| line == "/// ```") {
+                offences.push(format!("{path}:{}: {}", number + 1, line.trim()));
+            }
+        }
+    }
+    assert!(items > 50, "the files have more items than {items}");
+    assert_none("items with an example", &offences);
 }

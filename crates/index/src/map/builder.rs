@@ -51,12 +51,26 @@ impl Default for MapBuilder {
 impl MapBuilder {
     /// The default settings: 64 MiB, eviction when full, items of up to 1 MiB, 64 handles, a random
     /// seed.
+    ///
+    /// ```
+    /// let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// assert_eq!(map.statistics().memory.limit, 64 << 20);
+    /// # Ok::<(), amalgam_index::OpenError>(())
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// The bound in bytes of items, index and memory that waits to be reused, together. An item
     /// weighs the bytes that it takes: there is no other weight to choose, and none to get wrong.
+    ///
+    /// ```
+    /// use amalgam_index::{Map, MapBuilder};
+    ///
+    /// let map: Map = MapBuilder::new().memory_bytes(16 << 20).open()?;
+    /// assert_eq!(map.statistics().memory.limit, 16 << 20);
+    /// # Ok::<(), amalgam_index::OpenError>(())
+    /// ```
     #[must_use]
     pub fn memory_bytes(mut self, bytes: usize) -> Self {
         self.configuration.memory_bytes = bytes;
@@ -65,6 +79,14 @@ impl MapBuilder {
 
     /// The largest item in bytes: key, value and a header of about 30 bytes. The memory must be
     /// large enough for several such items.
+    ///
+    /// ```
+    /// use amalgam_index::{InsertError, Map, MapBuilder};
+    ///
+    /// let map: Map = MapBuilder::new().max_item_bytes(10_000).open()?;
+    /// assert_eq!(map.handle().insert(b"key", &[0; 11_000]), Err(InsertError::TooLarge));
+    /// # Ok::<(), amalgam_index::OpenError>(())
+    /// ```
     #[must_use]
     pub fn max_item_bytes(mut self, bytes: usize) -> Self {
         self.configuration.max_item_bytes = bytes;
@@ -72,6 +94,19 @@ impl MapBuilder {
     }
 
     /// Refuses new items at the bound instead of evicting old ones.
+    ///
+    /// ```
+    /// use amalgam_index::{InsertError, Map, MapBuilder};
+    ///
+    /// let builder = MapBuilder::new().memory_bytes(4 << 20).max_item_bytes(100_000);
+    /// let map: Map = builder.refuses_when_full().open()?;
+    /// let mut handle = map.handle();
+    /// let mut store = |n: u32| handle.insert(&n.to_le_bytes(), &[0; 90_000]);
+    /// let refused = (0..100).find_map(|n| store(n).err());
+    /// assert_eq!(refused, Some(InsertError::OutOfMemory));
+    /// assert!(handle.contains(&0_u32.to_le_bytes()));
+    /// # Ok::<(), amalgam_index::OpenError>(())
+    /// ```
     #[must_use]
     pub fn refuses_when_full(mut self) -> Self {
         self.configuration.evicts = false;
@@ -81,6 +116,13 @@ impl MapBuilder {
     /// Evicts new items that nobody reads sooner than others; how much sooner follows from the keys
     /// that return after their eviction. Better where scans come between other reads, and worse
     /// where most keys are read once, late.
+    ///
+    /// ```
+    /// let builder = amalgam_index::MapBuilder::new().evicts_unread_first();
+    /// let map: amalgam_index::Map = builder.open()?;
+    /// assert!(map.is_empty());
+    /// # Ok::<(), amalgam_index::OpenError>(())
+    /// ```
     #[must_use]
     pub fn evicts_unread_first(mut self) -> Self {
         self.configuration.eviction = Eviction::Probation;
@@ -89,6 +131,14 @@ impl MapBuilder {
 
     /// The number of items that the table is built for. The table grows when there are more, except
     /// that of [`Pipeline`](crate::Pipeline), whose size follows from this number and the memory.
+    ///
+    /// ```
+    /// use amalgam_index::{Map, MapBuilder};
+    ///
+    /// let map: Map = MapBuilder::new().expected_items(1_000_000).open()?;
+    /// assert!(map.statistics().slots >= 1_000_000);
+    /// # Ok::<(), amalgam_index::OpenError>(())
+    /// ```
     #[must_use]
     pub fn expected_items(mut self, items: usize) -> Self {
         self.configuration.expected_items = items;
@@ -97,6 +147,12 @@ impl MapBuilder {
 
     /// The number of [`Handle`](crate::Handle)s that may exist at once. Each costs some hundred
     /// bytes, in use or not. At least 1, at most 65,536.
+    ///
+    /// ```
+    /// let map: amalgam_index::Map = amalgam_index::MapBuilder::new().handles(2).open()?;
+    /// let (_first, _second) = (map.handle(), map.handle());
+    /// # Ok::<(), amalgam_index::OpenError>(())
+    /// ```
     #[must_use]
     pub fn handles(mut self, handles: usize) -> Self {
         // The background thread is a worker as well.
@@ -105,6 +161,12 @@ impl MapBuilder {
     }
 
     /// Hashes keys with this seed instead of a random one: for runs that must be repeatable.
+    ///
+    /// ```
+    /// let map: amalgam_index::Map = amalgam_index::MapBuilder::new().seed(42).open()?;
+    /// assert!(map.is_empty());
+    /// # Ok::<(), amalgam_index::OpenError>(())
+    /// ```
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.configuration.seed = HashSeed::new(seed);
@@ -151,6 +213,16 @@ impl MapBuilder {
 
     /// Opens an empty map and starts its background thread, which grows the table, reclaims expired
     /// items and moves memory between sizes of items.
+    ///
+    /// ```
+    /// use amalgam_index::{HotRingR, Map, MapBuilder, OpenError};
+    ///
+    /// let builder = MapBuilder::new();
+    /// let (default, skewed): (Map, Map<HotRingR>) = (builder.open()?, builder.open()?);
+    /// let refused = MapBuilder::new().handles(0).open::<HotRingR>();
+    /// assert!(matches!(refused, Err(OpenError::Configuration(_))));
+    /// # Ok::<(), amalgam_index::OpenError>(())
+    /// ```
     ///
     /// # Errors
     ///

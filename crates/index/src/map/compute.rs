@@ -18,6 +18,16 @@ use crate::{Cursor, Engine, Worker};
 const SCAN_BUDGET: usize = 256;
 
 /// The reason why a number was not increased.
+///
+/// ```
+/// use amalgam_index::IncrementError;
+///
+/// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+/// let mut handle = map.handle();
+/// handle.insert(b"name", b"Ada")?;
+/// assert_eq!(handle.increment(b"name", 1), Err(IncrementError::NotANumber));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IncrementError {
@@ -301,6 +311,16 @@ impl<E: Engine> Handle<'_, E> {
     }
 
     /// Removes all items, and returns how many. Items that are inserted meanwhile may stay.
+    ///
+    /// ```
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// let mut handle = map.handle();
+    /// handle.insert(b"one", b"1")?;
+    /// handle.insert(b"two", b"2")?;
+    /// assert_eq!(handle.clear(), 2);
+    /// assert!(map.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn clear(&mut self) -> u64 {
         self.retain(|_, _| false)
     }

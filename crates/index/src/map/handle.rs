@@ -26,6 +26,16 @@ const BATCH: usize = 64;
 ///
 /// A handle keeps memory at hand for its next writes. Drop it, or call [`rest`](Self::rest), before
 /// a long pause.
+///
+/// ```
+/// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+/// let mut handle = map.handle();
+/// handle.insert(b"key", b"value")?;
+/// std::thread::scope(|scope| {
+///     scope.spawn(move || assert!(handle.contains(b"key")));
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Handle<'m, E: Engine> {
     // Dropped before the permit, which stands for it.
     pub(super) worker: OwnedWorker<E>,
@@ -52,6 +62,15 @@ pub struct Handle<'m, E: Engine> {
 pub type OwnedHandle<E = Mercury> = Handle<'static, E>;
 
 /// The reason why an item was not inserted.
+///
+/// ```
+/// use amalgam_index::InsertError;
+///
+/// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+/// assert_eq!(map.handle().insert(b"", b"value"), Err(InsertError::KeyLength));
+/// assert_eq!(map.handle().insert(b"key", &[0; 2 << 20]), Err(InsertError::TooLarge));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InsertError {
@@ -102,11 +121,30 @@ impl<'m, E: Engine> Handle<'m, E> {
     /// Gives up the memory that the handle keeps at hand for its next writes, so that others can
     /// take it. Returns whether more can be given up later, when other threads have finished what
     /// they read. Worth a call before a long pause; takes some microseconds.
+    ///
+    /// ```
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// let mut handle = map.handle();
+    /// handle.insert(b"key", b"value")?;
+    /// while handle.rest() {
+    ///     std::thread::yield_now();
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn rest(&mut self) -> bool {
         self.worker.rest()
     }
 
     /// A copy of the value of `key`; None if the key is absent or its item has expired.
+    ///
+    /// ```
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// let mut handle = map.handle();
+    /// handle.insert(b"key", b"value")?;
+    /// assert_eq!(handle.get(b"key"), Some(b"value".to_vec()));
+    /// assert_eq!(handle.get(b"other"), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn get(&mut self, key: &[u8]) -> Option<Vec<u8>> {
         self.get_with(key, <[u8]>::to_vec)
     }
@@ -114,6 +152,14 @@ impl<'m, E: Engine> Handle<'m, E> {
     /// Calls `read` with the value of `key`, without a copy, and returns its result; None on a
     /// miss. `read` should be short, because memory that other threads free is not reused
     /// meanwhile.
+    ///
+    /// ```
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// let mut handle = map.handle();
+    /// handle.insert(b"key", b"value")?;
+    /// assert_eq!(handle.get_with(b"key", |value| value.len()), Some(5));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn get_with<R>(&mut self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let (mut read, mut answer) = (Some(read), None);
         self.get_many(&[key], |_, value| {
@@ -128,6 +174,19 @@ impl<'m, E: Engine> Handle<'m, E> {
     /// found. Returns the number found. The memory accesses of the keys overlap, which is several
     /// times faster than single reads for a table that exceeds the caches. Each read is
     /// linearizable by itself; together they are not a transaction.
+    ///
+    /// ```
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// let mut handle = map.handle();
+    /// handle.insert(b"one", b"1")?;
+    /// handle.insert(b"two", b"2")?;
+    /// let mut values = [const { Vec::new() }; 3];
+    /// let found = handle.get_many(&[b"one", b"three", b"two"], |position, value| {
+    ///     values[position] = value.to_vec();
+    /// });
+    /// assert_eq!((found, values), (2, [b"1".to_vec(), Vec::new(), b"2".to_vec()]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn get_many(&mut self, keys: &[&[u8]], read: impl FnMut(usize, &[u8])) -> usize {
         let mut sink = Reads { read, positions: [0; BATCH], hits: 0 };
         let now = self.shared().now();
@@ -158,11 +217,29 @@ impl<'m, E: Engine> Handle<'m, E> {
     }
 
     /// Whether there is an item of `key` that has not expired.
+    ///
+    /// ```
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// let mut handle = map.handle();
+    /// assert!(!handle.contains(b"key"));
+    /// handle.insert(b"key", b"value")?;
+    /// assert!(handle.contains(b"key"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn contains(&mut self, key: &[u8]) -> bool {
         self.get_with(key, |_| ()).is_some()
     }
 
     /// Stores `value` under `key` in place of any older value.
+    ///
+    /// ```
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// let mut handle = map.handle();
+    /// handle.insert(b"key", b"old")?;
+    /// handle.insert(b"key", b"new")?;
+    /// assert_eq!(handle.get(b"key"), Some(b"new".to_vec()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -175,6 +252,16 @@ impl<'m, E: Engine> Handle<'m, E> {
     /// Stores `value` under `key` like [`insert`](Self::insert), and lets it expire after `ttl`,
     /// which is rounded up to whole seconds. The item may expire up to a second earlier, because
     /// the map's clock ticks in seconds.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// let mut handle = map.handle();
+    /// handle.insert_for(b"session", b"42", Duration::from_secs(3_600))?;
+    /// assert!(handle.contains(b"session"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -191,6 +278,15 @@ impl<'m, E: Engine> Handle<'m, E> {
 
     /// Stores `value` under `key` if the key is absent; returns whether it was.
     ///
+    /// ```
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// let mut handle = map.handle();
+    /// assert_eq!(handle.insert_if_absent(b"key", b"first"), Ok(true));
+    /// assert_eq!(handle.insert_if_absent(b"key", b"second"), Ok(false));
+    /// assert_eq!(handle.get(b"key"), Some(b"first".to_vec()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// If [`insert`](Self::insert) would fail.
@@ -200,12 +296,32 @@ impl<'m, E: Engine> Handle<'m, E> {
 
     /// Lets the item of `key` expire after `ttl` from now, with the limits of
     /// [`insert_for`](Self::insert_for). Returns whether there is such an item.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// let mut handle = map.handle();
+    /// handle.insert(b"key", b"value")?;
+    /// assert!(handle.expire_after(b"key", Duration::from_secs(60)));
+    /// assert!(!handle.expire_after(b"other", Duration::from_secs(60)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn expire_after(&mut self, key: &[u8], ttl: Duration) -> bool {
         let get = Get { touch: Some(self.expiry(ttl)), ..Get::default() };
         matches!(self.apply(key, Verb::Get(get)), Some(Outcome::Hit(_)))
     }
 
     /// Removes the item of `key`. Returns whether there was one.
+    ///
+    /// ```
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// let mut handle = map.handle();
+    /// handle.insert(b"key", b"value")?;
+    /// assert!(handle.remove(b"key"));
+    /// assert!(!handle.remove(b"key"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remove(&mut self, key: &[u8]) -> bool {
         if self.has_listener() {
             return self.remove_noticed(key);

@@ -65,6 +65,18 @@ impl<E: Engine> Map<E> {
     /// A handle for the calling thread. Making one takes about a microsecond, so a thread should
     /// keep its handle for as long as it works, or call [`with`](Self::with).
     ///
+    /// ```
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// std::thread::scope(|scope| {
+    ///     for number in [1, 2_u8] {
+    ///         let map = &map;
+    ///         scope.spawn(move || map.handle().insert(&[number], b"value"));
+    ///     }
+    /// });
+    /// assert_eq!(map.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Panics
     ///
     /// If more handles exist at once than [`MapBuilder::handles`] allows.
@@ -73,6 +85,15 @@ impl<E: Engine> Map<E> {
     }
 
     /// A [`handle`](Self::handle) that borrows nothing and keeps the map open.
+    ///
+    /// ```
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// let mut handle = map.owned_handle();
+    /// let thread = std::thread::spawn(move || handle.insert(b"key", b"value"));
+    /// thread.join().expect("it ends")?;
+    /// assert!(map.handle().contains(b"key"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Panics
     ///
@@ -110,23 +131,54 @@ impl<E: Engine> Map<E> {
     }
 
     /// The number of items in the map. Expired items count until their memory is reclaimed.
+    ///
+    /// ```
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// map.handle().insert(b"key", b"value")?;
+    /// assert_eq!(map.len(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn len(&self) -> u64 {
         self.statistics().items
     }
 
     /// Whether the map holds no item.
+    ///
+    /// ```
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// assert!(map.is_empty());
+    /// map.handle().insert(b"key", b"value")?;
+    /// assert!(!map.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Counts of items, memory by use, evictions, and the engine's figures of its table. The call
     /// visits a sample of the table, so it is meant for displays and not for every request.
+    ///
+    /// ```
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// map.handle().insert(b"key", b"value")?;
+    /// let statistics = map.statistics();
+    /// assert_eq!((statistics.items, statistics.evictions), (1, 0));
+    /// assert!(statistics.memory.used <= statistics.memory.limit);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn statistics(&self) -> Statistics {
         self.owner.shared.index.statistics()
     }
 
     /// Changes the bound of memory in bytes, up to four times that at opening. After a reduction
     /// items are evicted over time.
+    ///
+    /// ```
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// map.set_memory_bytes(128 << 20);
+    /// assert_eq!(map.statistics().memory.limit, 128 << 20);
+    /// # Ok::<(), amalgam_index::OpenError>(())
+    /// ```
     pub fn set_memory_bytes(&self, bytes: usize) {
         self.owner.shared.index.set_memory_limit(bytes);
     }

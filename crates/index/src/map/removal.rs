@@ -9,6 +9,17 @@ use std::sync::Arc;
 use crate::Engine;
 
 /// Why an item left its map.
+///
+/// ```
+/// use amalgam_index::{Map, MapBuilder, RemovalCause};
+///
+/// let builder = MapBuilder::new().on_removal(|key, value, cause| match cause {
+///     RemovalCause::Evicted => eprintln!("{key:?}: {} bytes made way", value.len()),
+///     _ => {}
+/// });
+/// let map: Map = builder.open()?;
+/// # Ok::<(), amalgam_index::OpenError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RemovalCause {

@@ -53,6 +53,27 @@ impl<E: Engine> Map<E> {
     /// Then nothing is stored, the caller gets the error, and one of those who wait runs its own
     /// `make`.
     ///
+    /// ```
+    /// # use std::{future::Future, pin::pin, task::{Context, Poll, Waker}};
+    /// # fn block_on<F: Future>(future: F) -> F::Output {
+    /// #     let mut future = pin!(future);
+    /// #     loop {
+    /// #         let poll = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    /// #         if let Poll::Ready(output) = poll { return output; }
+    /// #     }
+    /// # }
+    /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;
+    /// use std::io::{Error, ErrorKind};
+    ///
+    /// let failed = async { Err(Error::from(ErrorKind::TimedOut)) };
+    /// let made = block_on(map.try_get_or_insert_async(b"page", failed));
+    /// assert_eq!(made.map_err(|error| error.kind()), Err(ErrorKind::TimedOut));
+    /// let made = async { Ok::<_, Error>(vec![1]) };
+    /// let made = block_on(map.try_get_or_insert_async(b"page", made));
+    /// assert_eq!(made?, [1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// That of `make`, or, turned into its type, that of [`insert`](crate::Handle::insert).

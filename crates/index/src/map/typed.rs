@@ -76,6 +76,15 @@ pub trait Codec<T> {
 }
 
 /// The [`Codec`] of numbers (little-endian, of fixed length), text and bytes.
+///
+/// ```
+/// use amalgam_index::{Codec, Plain};
+///
+/// let mut bytes = Vec::new();
+/// Plain::encode(&258_u16, &mut bytes);
+/// assert_eq!(bytes, [2, 1]);
+/// assert_eq!(Plain::decode(&bytes), Some(258_u16));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Plain;
 
@@ -126,6 +135,16 @@ impl<const N: usize> Codec<[u8; N]> for Plain {
 }
 
 /// The reason why a [`TypedMap`] has no answer.
+///
+/// ```
+/// use amalgam_index::{Map, MapBuilder, TypedError, TypedMap};
+///
+/// # let map: Map = MapBuilder::new().open()?;
+/// let ages: TypedMap<String, u32> = TypedMap::new(map);
+/// ages.map().handle().insert(b"Ada", b"36")?;
+/// assert_eq!(ages.get(&"Ada".to_owned()), Err(TypedError::Decode), "four bytes are a u32");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TypedError {
@@ -181,16 +200,42 @@ impl<K, V, C, E: Engine> Debug for TypedMap<K, V, C, E> {
 
 impl<K, V, C: Codec<K> + Codec<V>, E: Engine> TypedMap<K, V, C, E> {
     /// A typed view of a map.
+    ///
+    /// ```
+    /// use amalgam_index::{Map, MapBuilder, TypedMap};
+    ///
+    /// let map: Map = MapBuilder::new().open()?;
+    /// let squares: TypedMap<u32, u64> = TypedMap::new(map);
+    /// squares.insert(&3, &9).expect("it fits");
+    /// # Ok::<(), amalgam_index::OpenError>(())
+    /// ```
     pub fn new(map: Map<E>) -> Self {
         Self { map, types: PhantomData }
     }
 
     /// The map of bytes, for statistics and whatever else has no typed form.
+    ///
+    /// ```
+    /// # let map = amalgam_index::MapBuilder::new().open()?;
+    /// # let ages: amalgam_index::TypedMap<String, u32> = amalgam_index::TypedMap::new(map);
+    /// ages.insert(&"Ada".to_owned(), &36)?;
+    /// assert_eq!(ages.map().statistics().items, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn map(&self) -> &Map<E> {
         &self.map
     }
 
     /// The value of `key`; None if the key is absent or its item has expired.
+    ///
+    /// ```
+    /// # let map = amalgam_index::MapBuilder::new().open()?;
+    /// # let ages: amalgam_index::TypedMap<String, u32> = amalgam_index::TypedMap::new(map);
+    /// ages.insert(&"Ada".to_owned(), &36)?;
+    /// assert_eq!(ages.get(&"Ada".to_owned()), Ok(Some(36)));
+    /// assert_eq!(ages.get(&"Charles".to_owned()), Ok(None));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -202,6 +247,15 @@ impl<K, V, C: Codec<K> + Codec<V>, E: Engine> TypedMap<K, V, C, E> {
 
     /// The values of many keys, in their order, as [`Handle::get_many`](crate::Handle::get_many)
     /// finds them.
+    ///
+    /// ```
+    /// # let map = amalgam_index::MapBuilder::new().open()?;
+    /// # let ages: amalgam_index::TypedMap<String, u32> = amalgam_index::TypedMap::new(map);
+    /// ages.insert(&"Ada".to_owned(), &36)?;
+    /// let names = ["Charles", "Ada"].map(str::to_owned);
+    /// assert_eq!(ages.get_many(&names), Ok(vec![None, Some(36)]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -222,6 +276,15 @@ impl<K, V, C: Codec<K> + Codec<V>, E: Engine> TypedMap<K, V, C, E> {
 
     /// Stores `value` under `key` in place of any older value.
     ///
+    /// ```
+    /// # let map = amalgam_index::MapBuilder::new().open()?;
+    /// # let ages: amalgam_index::TypedMap<String, u32> = amalgam_index::TypedMap::new(map);
+    /// ages.insert(&"Ada".to_owned(), &35)?;
+    /// ages.insert(&"Ada".to_owned(), &36)?;
+    /// assert_eq!(ages.get(&"Ada".to_owned()), Ok(Some(36)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// If [`Handle::insert`](crate::Handle::insert) would fail.
@@ -233,6 +296,14 @@ impl<K, V, C: Codec<K> + Codec<V>, E: Engine> TypedMap<K, V, C, E> {
     /// Stores `value` under `key` and lets it expire, as
     /// [`Handle::insert_for`](crate::Handle::insert_for) does.
     ///
+    /// ```
+    /// # let map = amalgam_index::MapBuilder::new().open()?;
+    /// # let ages: amalgam_index::TypedMap<String, u32> = amalgam_index::TypedMap::new(map);
+    /// ages.insert_for(&"Ada".to_owned(), &36, std::time::Duration::from_secs(60))?;
+    /// assert_eq!(ages.get(&"Ada".to_owned()), Ok(Some(36)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// If [`Handle::insert`](crate::Handle::insert) would fail.
@@ -242,6 +313,15 @@ impl<K, V, C: Codec<K> + Codec<V>, E: Engine> TypedMap<K, V, C, E> {
     }
 
     /// Removes the item of `key`. Returns whether there was one.
+    ///
+    /// ```
+    /// # let map = amalgam_index::MapBuilder::new().open()?;
+    /// # let ages: amalgam_index::TypedMap<String, u32> = amalgam_index::TypedMap::new(map);
+    /// ages.insert(&"Ada".to_owned(), &36)?;
+    /// assert!(ages.remove(&"Ada".to_owned()));
+    /// assert!(!ages.remove(&"Ada".to_owned()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remove(&self, key: &K) -> bool {
         self.map.with(|handle| handle.remove(&key_of::<K, C>(key)))
     }
@@ -249,6 +329,14 @@ impl<K, V, C: Codec<K> + Codec<V>, E: Engine> TypedMap<K, V, C, E> {
     /// The value of `key`, or else that of `make`, which is stored: as
     /// [`Handle::get_or_insert_with`](crate::Handle::get_or_insert_with), whose limits it has.
     /// `make` should use no handle of the map's pool.
+    ///
+    /// ```
+    /// # let map = amalgam_index::MapBuilder::new().open()?;
+    /// # let ages: amalgam_index::TypedMap<String, u32> = amalgam_index::TypedMap::new(map);
+    /// assert_eq!(ages.get_or_insert_with(&"Ada".to_owned(), || 36), Ok(36));
+    /// assert_eq!(ages.get_or_insert_with(&"Ada".to_owned(), || 99), Ok(36));
+    /// # Ok::<(), amalgam_index::OpenError>(())
+    /// ```
     ///
     /// # Errors
     ///
@@ -262,6 +350,22 @@ impl<K, V, C: Codec<K> + Codec<V>, E: Engine> TypedMap<K, V, C, E> {
 
     /// The value of `key`, or else that of the future `make`, which is stored: as
     /// [`Map::get_or_insert_async`], whose limits it has.
+    ///
+    /// ```
+    /// # use std::{future::Future, pin::pin, task::{Context, Poll, Waker}};
+    /// # fn block_on<F: Future>(future: F) -> F::Output {
+    /// #     let mut future = pin!(future);
+    /// #     loop {
+    /// #         let poll = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    /// #         if let Poll::Ready(output) = poll { return output; }
+    /// #     }
+    /// # }
+    /// # let map = amalgam_index::MapBuilder::new().open()?;
+    /// # let ages: amalgam_index::TypedMap<String, u32> = amalgam_index::TypedMap::new(map);
+    /// let name = "Ada".to_owned();
+    /// assert_eq!(block_on(ages.get_or_insert_async(&name, async { 36 })), Ok(36));
+    /// # Ok::<(), amalgam_index::OpenError>(())
+    /// ```
     ///
     /// # Errors
     ///

@@ -111,17 +111,37 @@ mod system {
     }
 
     /// A hint; systems without huge pages ignore it.
+    #[cfg(target_os = "linux")]
     pub(super) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
         // SAFETY: advice on our own mapping changes no contents.
         unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
     }
 
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn prefer_huge_pages(_start: NonNull<u8>, _bytes: usize) {}
+
+    /// Other systems do not promise that discarded memory reads as zero, but a new mapping does.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn discard(start: NonNull<u8>, bytes: usize) {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: the caller says that nobody uses the range, which is our own mapping.
+        let address = unsafe { libc::mmap(start.as_ptr().cast(), bytes, protection, flags, -1, 0) };
+        assert_ne!(address, libc::MAP_FAILED, "discarding our own mapping");
+    }
+
+    #[cfg(target_os = "linux")]
     pub(super) fn discard(start: NonNull<u8>, bytes: usize) {
         // SAFETY: the caller says that nobody uses the range.
         let result = unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_DONTNEED) };
         assert_eq!(result, 0, "discarding our own mapping");
     }
 
+    /// Elsewhere the first write to each page faults.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn populate(_start: NonNull<u8>, _bytes: usize) {}
+
+    #[cfg(target_os = "linux")]
     pub(super) fn populate(start: NonNull<u8>, bytes: usize) {
         const MADV_POPULATE_WRITE: i32 = 23;
         // SAFETY: faults pages of our own mapping in; contents are kept.

@@ -49,6 +49,7 @@ pub(super) struct Slot {
 #[derive(Clone, Copy, PartialEq)]
 enum Barrier {
     /// The scan, by making every running thread of the process execute a fence.
+    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
     Scan,
     /// Both sides.
     Both,
