@@ -26,8 +26,10 @@ use crate::options::{SharedOptions, default_port, layered};
 use crate::serve::{RELOAD_SIGNAL, STOP_SIGNALS, raise_to_maximum, random_seed};
 use crate::size::Size;
 use crate::{clients, extended};
+use addresses::{address, advertised, check_advertised};
 use secrets::{operator_token, secret, token};
 
+mod addresses;
 mod check;
 mod holding;
 mod restore;
@@ -153,14 +155,14 @@ pub struct NodeOptions {
     /// number [default: the address at which other nodes reach it]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Address to listen on for other nodes and clients of chunks
+    /// Address to listen on for other nodes and clients of chunks; [::]:PORT is all addresses
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
-    /// Address at which other nodes reach this one; must be given if --listen is all addresses
-    /// (0.0.0.0) [default: that of --listen]
+    /// Address at which other nodes reach this one; without a port, that of --listen. Must be given
+    /// if --listen is all addresses [default: that of --listen]
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
-    /// Address to listen on for memcached clients
+    /// Address to listen on for memcached clients; [::]:PORT is all addresses
     #[arg(long, value_name = "HOST:PORT")]
     pub clients: Option<String>,
     /// A file with the join token, a secret that all nodes of the cluster must share
@@ -437,11 +439,6 @@ where
     with_engine(name, visitor).context("the table of engines lacks a name that it had")?
 }
 
-fn address(text: &str, option: &str) -> anyhow::Result<SocketAddr> {
-    let mut found = amalgam_bench::resolve(text).with_context(|| format!("{option} {text}"))?;
-    found.next().with_context(|| format!("{option} {text}: the name has no address"))
-}
-
 fn backups(options: &NodeOptions) -> anyhow::Result<Option<BackupConfiguration>> {
     let count = options.backups.unwrap_or(0);
     ensure!(count <= BACKUPS_MAX, "--backups must be 0 to {BACKUPS_MAX}, not {count}");
@@ -478,11 +475,12 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
         evicts || eviction.is_none(),
         "-o eviction is for a cache (--mode cache): a store refuses new items when it is full"
     );
+    let listen = address(listen, "--listen")?;
     let advertise = options.advertise.as_deref();
-    let advertise = advertise.map(|text| address(text, "--advertise")).transpose()?;
+    let advertise = advertise.map(|text| advertised(text, listen)).transpose()?;
     Ok(NodeConfiguration {
         name: options.name.clone().unwrap_or_default(),
-        listen: address(listen, "--listen")?,
+        listen,
         advertise: advertise.map(|address| address.to_string()),
         rack: options.rack.clone().unwrap_or_default(),
         token: token(options.join_token_file.as_deref())?,
@@ -499,25 +497,6 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
         backups: backups(options)?,
         ..NodeConfiguration::default()
     })
-}
-
-/// Refuses an advertised address at which other nodes would find no node, or themselves.
-fn check_advertised(configuration: &NodeConfiguration) -> anyhow::Result<()> {
-    let Some(advertised) = &configuration.advertise else {
-        let listen = configuration.listen;
-        ensure!(
-            !listen.ip().is_unspecified(),
-            "others cannot reach a node at {listen}: name the address at which they can with \
-             --advertise HOST:PORT"
-        );
-        return Ok(());
-    };
-    let advertised = address(advertised, "--advertise")?;
-    ensure!(
-        !advertised.ip().is_unspecified() && advertised.port() != 0,
-        "--advertise {advertised}: others need an address of this machine, and a port"
-    );
-    Ok(())
 }
 
 /// Whether anybody on the network could join the cluster or use its chunks.
@@ -555,7 +534,7 @@ fn server(
     settings: &Settings,
     unavailable: Option<Unavailable>,
 ) -> anyhow::Result<Server<amalgam_node::Gateway>> {
-    let settings = Settings { listen: vec![clients.into()], ..settings.clone() };
+    let settings = Settings { listen: addresses::of_clients(clients), ..settings.clone() };
     let mut gateway = node.gateway();
     if unavailable == Some(Unavailable::Miss) {
         gateway = gateway.answer_misses();
@@ -706,7 +685,7 @@ fn run_local<E: Engine>(options: &NodeOptions, nodes: usize, port: u16) -> anyho
     let mut running = Vec::new();
     for (number, node) in nodes.into_iter().enumerate() {
         let port = if port == 0 { 0 } else { port + number as u16 };
-        let clients = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let clients = addresses::local(port);
         let server = server(&node, clients, &settings, options.unavailable)?;
         // The first node serves the admin address for the whole process.
         settings.admin = None;

@@ -337,7 +337,7 @@ impl RunningNode {
         membership: Arc<dyn Membership>,
         wrap: impl FnOnce(FileStorage) -> Box<dyn Storage>,
     ) -> Result<Self, NodeError> {
-        let listener = TcpListener::bind(configuration.listen)?;
+        let listener = amalgam_server::bind_listener(configuration.listen)?;
         let address = listener.local_addr()?;
         let tls =
             configuration.tls.clone().map(MutualTls::open).transpose().map_err(NodeError::Tls)?;

@@ -49,5 +49,6 @@ pub use compat::MEMCACHED_VERSION;
 pub use connections::freed_memory::FreedMemory;
 pub use error::ServerError;
 pub use in_process::InProcessServer;
+pub use net::sockets::bind_listener;
 pub use server::{Server, Stopper, port_file};
 pub use settings::{ALL_ADDRESSES, ListenAddress, Settings, WireProtocol};

@@ -20,7 +20,7 @@ mod stream;
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -31,7 +31,7 @@ use amalgam_index::Store;
 use amalgam_op::IgnorePoison;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use crate::net::sockets::has_no_ipv6;
+use crate::net::sockets::bind_listener;
 use crate::state::server_state::ServerState;
 use history::History;
 use http::{Request, Response};
@@ -149,14 +149,7 @@ impl Admin {
                 format!("cannot listen on admin address {address}: {error}"),
             )
         };
-        let listener = match TcpListener::bind(address) {
-            // All addresses of both families, on a system that has one of them.
-            Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && has_no_ipv6(&error) => {
-                TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port()))
-            }
-            result => result,
-        };
-        let listener = listener.map_err(explain)?;
+        let listener = bind_listener(address).map_err(explain)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let waker = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;

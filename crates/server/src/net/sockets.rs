@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, IoSlice, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -89,8 +89,8 @@ fn open_tcp_listeners(settings: &Settings) -> io::Result<Vec<Listener>> {
         // Where the system chooses the port, it is the same for both families.
         let mut address = listening.address;
         if address.port() == 0 && is_other_family(&addresses, position) {
-            let chosen =
-                addresses.iter().zip(&listeners).find(|(asked, _)| is_any_port_of_ipv4(asked));
+            let ipv4 = counterpart(&address);
+            let chosen = addresses.iter().zip(&listeners).find(|(asked, _)| Some(**asked) == ipv4);
             address.set_port(chosen.and_then(|(_, listener)| listener.port).unwrap_or(0));
         }
         match open_tcp(&ListenAddress { address, ..*listening }, settings) {
@@ -102,22 +102,39 @@ fn open_tcp_listeners(settings: &Settings) -> io::Result<Vec<Listener>> {
     Ok(listeners)
 }
 
-/// Whether an address is all of IPv4 with a port that the system chooses.
-fn is_any_port_of_ipv4(address: &SocketAddr) -> bool {
-    *address == SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))
+/// IPv4's address of the same meaning and port, if `address` is "all addresses" or the loopback
+/// address of IPv6. Next to that one it is left out where the system has no IPv6.
+fn counterpart(address: &SocketAddr) -> Option<SocketAddr> {
+    let ip = match address.ip() {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv4Addr::UNSPECIFIED,
+        IpAddr::V6(Ipv6Addr::LOCALHOST) => Ipv4Addr::LOCALHOST,
+        _ => return None,
+    };
+    Some((ip, address.port()).into())
 }
 
-/// Whether the address at `position` is "all addresses" of IPv6, next to that of IPv4 with the same
-/// port: it is left out where the system has no IPv6.
+/// Whether the [`counterpart`] of the address at `position` is there too.
 fn is_other_family(addresses: &[SocketAddr], position: usize) -> bool {
-    let all_of_ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, addresses[position].port()));
-    addresses[position].is_ipv6()
-        && addresses[position].ip().is_unspecified()
-        && addresses.contains(&all_of_ipv4)
+    counterpart(&addresses[position]).is_some_and(|ipv4| addresses.contains(&ipv4))
+}
+
+/// A listener at an address; `[::]` stands for all addresses of both families, also on a system
+/// that has one of them.
+///
+/// # Errors
+///
+/// If the address cannot be bound.
+pub fn bind_listener(address: SocketAddr) -> io::Result<TcpListener> {
+    match TcpListener::bind(address) {
+        Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && has_no_ipv6(&error) => {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port()))
+        }
+        result => result,
+    }
 }
 
 /// Whether a socket could not be opened because the system has no IPv6, or it is switched off.
-pub fn has_no_ipv6(error: &io::Error) -> bool {
+fn has_no_ipv6(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL].iter().any(|no| Some(no.raw_os_error()) == code)
 }
@@ -138,7 +155,8 @@ fn open_datagram_sockets_once(settings: &Settings) -> io::Result<Vec<(OwnedFd, S
         let mut address = *address;
         if address.port() == 0 && is_other_family {
             let mut asked = settings.listen_udp.iter().zip(&sockets);
-            let chosen = asked.find(|(asked, _)| is_any_port_of_ipv4(asked));
+            let ipv4 = counterpart(&address);
+            let chosen = asked.find(|(asked, _)| Some(**asked) == ipv4);
             address.set_port(chosen.map_or(0, |(_, (_, bound))| bound.port()));
         }
         match open_bound(&address, SocketType::DGRAM) {

@@ -26,7 +26,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* How the admin address is asked. */}}
 {{- define "amalgam.adminScheme" -}}
-{{- ternary "HTTPS" "HTTP" (has "--admin-tls" .Values.arguments) -}}
+{{- $isOn := or .Values.tls.secret (has "--admin-tls" .Values.arguments) -}}
+{{- ternary "HTTPS" "HTTP" (not (empty $isOn)) -}}
 {{- end }}
 
 {{/* A size such as 1g in MiB. */}}
