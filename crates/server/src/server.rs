@@ -27,8 +27,9 @@ use crate::threads::{ShutdownGuard, join, spawn};
 use crate::watch::sender;
 use crate::worker::Worker;
 
-/// Workers of the index that serve no connections: maintenance, and the main thread's sweeps.
-const EXTRA_WORKERS: usize = 2;
+/// Workers of the index that serve no connections: maintenance, the main thread's sweeps, and one
+/// that reads for the operator.
+const EXTRA_WORKERS: usize = 3;
 
 /// Opens an index with the items that the last graceful stop saved. A file that cannot be trusted
 /// is logged and renamed, and the index is empty then.

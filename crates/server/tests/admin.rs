@@ -10,7 +10,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use amalgam_server::Settings;
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::{Running, settings};
 
 fn with_admin() -> Settings {
@@ -154,8 +154,34 @@ fn hot_keys_are_listed_for_clients_and_for_the_operator() {
     let share: f64 = rows[0][2].parse().expect("a share");
     let error: f64 = rows[0][3].parse().expect("an error bound");
     assert!((share - 0.8).abs() < 0.2 && error < 0.3, "{listed}");
-    let (_, json) = get(&server, "/api/hotkeys");
-    assert!(json.starts_with("[{") || json == "[]\n", "{json}");
+    let (_, text) = get(&server, "/api/hotkeys");
+    assert!(text.starts_with("[{") || text == "[]\n", "{text}");
+}
+
+#[test]
+fn a_hot_key_shows_the_length_of_its_value_and_is_not_read_by_that() {
+    let server = Running::start(with_admin());
+    let mut client = server.connect();
+    client.talk("ms a 300\r\n", "");
+    client.send("x".repeat(300) + "\r\n");
+    client.expect("HD\r\n");
+    // The list covers the last seconds, which may pass on a slow machine before it is asked for.
+    for _ in 0..100 {
+        // Quiet reads, which do not count as uses of the item either.
+        client.send("mg a u q k\r\nmg b u q k\r\n".repeat(1000) + "mn\r\n");
+        client.until("MN\r\n");
+        let hot = json(&get(&server, "/api/hotkeys").1);
+        let of = |key| hot.as_array().and_then(|all| all.iter().find(|hot| hot["key"] == key));
+        if let (Some(stored), Some(missing)) = (of("a"), of("b")) {
+            assert_eq!(
+                [&stored["value_bytes"], &missing["value_bytes"]],
+                [&json!(300), &Value::Null]
+            );
+            client.talk("mg a h u\r\n", "HD h0\r\n");
+            return;
+        }
+    }
+    panic!("the keys are not listed");
 }
 
 #[test]

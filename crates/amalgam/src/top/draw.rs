@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::hosts::Host;
 use super::nodes;
 use super::text::{
-    SUMMARY_COLUMNS, SUMMARY_HEAD, bytes, column, duration, engine_facts, latest, number, percent,
-    shares, short, summary, sums, tame,
+    SUMMARY_COLUMNS, SUMMARY_HEAD, bytes, column, duration, engine_facts, latest, long_duration,
+    number, percent, shares, short, summary, sums, tame, value_size,
 };
 use crate::color::Ink;
 
@@ -74,9 +74,15 @@ const CHARTS_PER_ROW: usize = 2;
 /// The largest part of the screen that the table of servers takes.
 const TABLE_SHARE: u16 = 3;
 
-/// Columns of the name of a node, and of a number about it.
-const NODE_COLUMNS: u16 = 24;
-const NODE_NUMBER_COLUMNS: u16 = 10;
+/// The width of a column of the tables of servers and nodes, apart from that of their names, and
+/// with the gap in front of it.
+const CELL_WIDTH: u16 = 10;
+const CELL_STEP: u16 = CELL_WIDTH + 1;
+
+/// The columns of [`summary`] and of [`nodes::Row::cells`], the most important ones first: the last
+/// ones are left out where the screen is narrow.
+const SUMMARY_IMPORTANCE: [usize; SUMMARY_COLUMNS] = [1, 2, 6, 3, 4, 7, 8, 5, 0];
+const NODE_IMPORTANCE: [usize; nodes::COLUMNS] = [0, 1, 4, 5, 6, 7, 2, 3];
 
 /// The number of rows of a chart, and of the engine's facts including their frame.
 const CHART_ROWS: u16 = 4;
@@ -114,7 +120,7 @@ pub fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     draw_table(frame, table, screen);
     draw_head(frame, head, status);
     draw_memory(frame, memory, status);
-    draw_nodes(frame, cluster, nodes);
+    draw_nodes(frame, cluster, nodes, &nodes::age(screen.hosts[screen.selected].cluster_age()));
     let chart_rows = Layout::vertical(vec![Constraint::Fill(1); rows]).split(charts);
     for (row, some) in chart_rows.iter().zip(CHARTS.chunks(CHARTS_PER_ROW)) {
         let parts =
@@ -133,6 +139,27 @@ pub fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     draw_foot(frame, foot, screen);
 }
 
+/// The columns of a table that fit into `width`, in the table's order. `importance` lists all of
+/// them, the most important ones first.
+fn fitting(width: u16, importance: &[usize]) -> Vec<usize> {
+    let count = usize::from(width / CELL_STEP).min(importance.len());
+    let mut columns = importance[..count].to_vec();
+    columns.sort_unstable();
+    columns
+}
+
+/// The width of a column of names: that of the longest, and at most half of the table.
+fn name_width<'n>(names: impl Iterator<Item = &'n str>, head: &'n str, area: Rect) -> u16 {
+    let longest = names.chain([head]).map(|name| name.chars().count()).max().unwrap_or(0);
+    longest.min(usize::from(area.width / 2)) as u16
+}
+
+/// The widths of a table: the name's, which also takes what is left over, and its cells'.
+fn widths(name: u16, cells: usize) -> Vec<Constraint> {
+    let cells = std::iter::repeat_n(Constraint::Length(CELL_WIDTH), cells);
+    std::iter::once(Constraint::Min(name)).chain(cells).collect()
+}
+
 /// All servers, one a row, and their sums; nothing if there is one server.
 fn draw_table(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     if area.height < 2 {
@@ -142,36 +169,39 @@ fn draw_table(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
         Layout::vertical([Constraint::Fill(1), Constraint::Length(1), Constraint::Length(1)])
             .areas(area);
     let faint = Style::new().fg(Color::DarkGray);
+    let name = name_width(screen.hosts.iter().map(|host| &host.name[..]), "server", area);
+    let columns = fitting(area.width - name, &SUMMARY_IMPORTANCE);
     let row = |host: &Host| {
-        let cells = match &host.problem {
-            None => summary(&host.status).to_vec(),
-            Some(_) => vec!["no answer".to_owned()],
-        };
-        let style = match host.problem {
-            None => Style::new(),
-            Some(_) => Style::new().fg(Color::Red),
+        let (cells, style) = match &host.problem {
+            None => {
+                let cells = summary(&host.status);
+                (columns.iter().map(|column| cells[*column].clone()).collect(), Style::new())
+            }
+            Some(_) => (vec!["no answer".to_owned()], Style::new().fg(Color::Red)),
         };
         Row::new(std::iter::once(host.name.clone()).chain(cells)).style(style)
     };
-    let head = std::iter::once("server").chain(SUMMARY_HEAD);
-    let mut widths = vec![Constraint::Fill(1)];
-    widths.extend([Constraint::Length(10); SUMMARY_COLUMNS]);
-    let rows = screen.hosts.iter().map(row);
-    let list = Table::new(rows, widths)
+    let head = std::iter::once("server").chain(columns.iter().map(|column| SUMMARY_HEAD[*column]));
+    let list = Table::new(screen.hosts.iter().map(row), widths(name, columns.len()))
         .header(Row::new(head).style(faint))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     let mut state = TableState::new().with_selected(screen.selected);
     frame.render_stateful_widget(list, table, &mut state);
-    frame.render_widget(Line::styled(sums(&screen.hosts), faint), below);
+    let room = usize::from(table.height.saturating_sub(1));
+    let more = match screen.hosts.len().saturating_sub(room) {
+        0 => String::new(),
+        more => format!("and {more} more (↑ ↓)   "),
+    };
+    frame.render_widget(Line::styled(more + &sums(&screen.hosts), faint), below);
 }
 
 fn draw_head(frame: &mut Frame<'_>, area: Rect, status: &Value) {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let about = format!(
-        "  {}   version {}   up {} s   {} of {} connections   {} threads",
+        "  {}   version {}   up {}   {} of {} connections   {} threads",
         tame(&status["engine"]),
         tame(&status["version"]),
-        number(status, "/uptime_seconds"),
+        long_duration(number(status, "/uptime_seconds")),
         short(number(status, "/connections/open")),
         short(number(status, "/connections/limit")),
         number(status, "/threads")
@@ -188,22 +218,42 @@ fn draw_memory(frame: &mut Frame<'_>, area: Rect, status: &Value) {
     frame.render_widget(Gauge::default().gauge_style(style).label(label).ratio(share), area);
 }
 
-/// The nodes of the cluster, one a row.
-fn draw_nodes(frame: &mut Frame<'_>, area: Rect, nodes: Vec<nodes::Row>) {
+/// The nodes of the cluster, one a row, those that need attention first where there is no room for
+/// all. `age` says how long ago they answered.
+fn draw_nodes(frame: &mut Frame<'_>, area: Rect, mut nodes: Vec<nodes::Row>, age: &str) {
+    if area.height < 2 {
+        return;
+    }
+    let faint = Style::new().fg(Color::DarkGray);
+    let first = format!("node{age}");
+    let name = name_width(nodes.iter().map(|node| &node.name[..]), &first, area);
+    // The state is always shown.
+    let columns = fitting((area.width - name).saturating_sub(CELL_STEP), &NODE_IMPORTANCE);
     let row = |node: nodes::Row| {
         let color = match node.ink {
             None => Style::new(),
             Some(Ink::Red) => Style::new().fg(Color::Red),
             Some(_) => Style::new().fg(Color::Yellow),
         };
-        let texts = [node.name, node.state.to_owned()].into_iter();
-        Row::new(texts.chain(node.cells.into_iter().flatten())).style(color)
+        let mut texts = vec![node.name, node.state.to_owned()];
+        if let Some(mut cells) = node.cells {
+            texts.extend(columns.iter().map(|column| std::mem::take(&mut cells[*column])));
+        }
+        Row::new(texts).style(color)
     };
-    let head = ["node", "state"].into_iter().chain(nodes::HEAD);
-    let mut widths = vec![Constraint::Min(NODE_COLUMNS)];
-    widths.extend([Constraint::Length(NODE_NUMBER_COLUMNS); 1 + nodes::COLUMNS]);
-    let list = Table::new(nodes.into_iter().map(row), widths)
-        .header(Row::new(head).style(Style::new().fg(Color::DarkGray)));
+    let room = usize::from(area.height - 1);
+    let more = match nodes.len() > room {
+        false => None,
+        true => {
+            nodes.sort_by_key(|node| node.ink.is_none());
+            let left_out = nodes.split_off(room - 1);
+            Some(Row::new([format!("and {} more", left_out.len())]).style(faint))
+        }
+    };
+    let head = [&first[..], "state"].into_iter();
+    let head = head.chain(columns.iter().map(|column| nodes::HEAD[*column]));
+    let list = Table::new(nodes.into_iter().map(row).chain(more), widths(name, 1 + columns.len()))
+        .header(Row::new(head).style(faint));
     frame.render_widget(list, area);
 }
 
@@ -233,11 +283,17 @@ fn draw_keys(frame: &mut Frame<'_>, area: Rect, status: &Value) {
         let (share, error) = (100.0 * number(hot, "/share"), 100.0 * number(hot, "/error"));
         let rate = hot["requests_per_second"].as_f64().map_or_else(|| "–".into(), short);
         let (share, error) = (format!("{share:>6.2} %"), format!("± {error:.2} %"));
-        Row::new([tame(&hot["key"]), share, error, format!("{rate:>10}")])
+        let (rate, size) = (format!("{rate:>10}"), format!("{:>9}", value_size(hot)));
+        Row::new([tame(&hot["key"]), share, error, rate, size])
     };
-    let widths =
-        [Constraint::Fill(1), Constraint::Length(8), Constraint::Length(9), Constraint::Length(10)];
-    let head = Row::new(["key", "   share", "error", "requests/s"])
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(8),
+        Constraint::Length(9),
+        Constraint::Length(10),
+        Constraint::Length(9),
+    ];
+    let head = Row::new(["key", "   share", "error", "requests/s", "    value"])
         .style(Style::new().fg(Color::DarkGray));
     let rows = keys.iter().take(usize::from(area.height)).map(row);
     frame.render_widget(Table::new(rows, widths).header(head).block(block), area);
@@ -351,6 +407,29 @@ mod tests {
         for (columns, rows) in [(0, 0), (1, 1), (7, 3), (200, 4), (20, 100)] {
             drawn_screen(&screen, columns, rows);
         }
+    }
+
+    #[test]
+    fn a_narrow_screen_leaves_out_columns_and_says_what_rows_it_leaves_out() {
+        let mut host = Host::answered("one", json!({ "engine": "cluster" }));
+        host.cluster = nodes::tests::cluster();
+        let screen = Screen { hosts: vec![host], selected: 0, is_paused: false };
+        let text = drawn_screen(&screen, 60, 40);
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[2], ["node", "state", "keys", "memory", "copies"]);
+        assert_eq!(lines[3].join(" "), "0 one?[2J:1 serves 75.0 % 75.0 % whole");
+        // Three rows for the head and three nodes: the two that need attention come first.
+        let text = drawn_screen(&screen, 60, 9);
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        assert!(lines[3].starts_with("1 two:2") && lines[4] == "and 2 more", "{text}");
+
+        let history = json!({ "commands_per_second": [4321.0], "hit_ratio": [0.5] });
+        let name = "a.server.with.a.long.name.example.org:9150";
+        let hosts = (0..9).map(|_| Host::answered(name, json!({ "history": history }))).collect();
+        let text = drawn_screen(&Screen { hosts, selected: 8, is_paused: false }, 60, 18);
+        assert!(text.contains("requests/s hit ratio") && text.contains(" 4321 "), "{text}");
+        assert!(text.contains("and 6 more (↑ ↓)   9 of 9 servers"), "{text}");
     }
 
     #[test]

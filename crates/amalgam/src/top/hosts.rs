@@ -48,6 +48,8 @@ pub struct Host {
     pub status: Value,
     /// What the server told last about the nodes of its cluster; null if it is in none.
     pub cluster: Value,
+    /// When it told that; None before the first time.
+    told: Option<Instant>,
     /// Why the last request failed; None if it succeeded.
     pub problem: Option<String>,
     credentials: Credentials,
@@ -80,8 +82,16 @@ impl Host {
         ensure!(!addresses.is_empty(), "{name}: no such address");
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let (name, status, cluster) = (name.to_owned(), Value::Null, Value::Null);
-        Ok(Self { name, host, addresses, status, cluster, problem: None, credentials })
+        Ok(Self {
+            name: name.to_owned(),
+            host,
+            addresses,
+            status: Value::Null,
+            cluster: Value::Null,
+            told: None,
+            problem: None,
+            credentials,
+        })
     }
 
     /// A server that answered.
@@ -93,6 +103,7 @@ impl Host {
             addresses: Vec::new(),
             status,
             cluster: Value::Null,
+            told: None,
             problem: None,
             credentials: Credentials::default(),
         }
@@ -127,8 +138,16 @@ impl Host {
         }
         let answer = self.ask("/api/cluster");
         let has_answered = answer.is_ok();
-        self.cluster = answer.unwrap_or_else(|_| self.cluster.take());
+        if let Ok(cluster) = answer {
+            (self.cluster, self.told) = (cluster, Some(Instant::now()));
+        }
         has_answered
+    }
+
+    /// How long ago the nodes answered what [`Host::cluster`] has of them; None if they did not.
+    pub fn cluster_age(&self) -> Option<Duration> {
+        let age = Duration::from_millis(self.cluster["age_ms"].as_u64()?);
+        Some(age + self.told?.elapsed())
     }
 
     /// Asks for the nodes until the server knows them; whether it did in time.

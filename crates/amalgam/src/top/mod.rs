@@ -44,7 +44,8 @@ pub struct Top {
     /// Print the status once and exit, as is done when the output is not a terminal
     #[arg(long)]
     once: bool,
-    /// Print the status once, as the JSON of /api/status: an object for each server that answers
+    /// Print the status once, as the JSON of /api/status: an object for each server that answers;
+    /// at a node of a cluster with that of /api/cluster as its member `cluster`
     #[arg(long, conflicts_with = "once")]
     json: bool,
     /// When to colour the output: auto is on a terminal, unless NO_COLOR is set
@@ -70,14 +71,19 @@ pub fn run(top: &Top) -> Result<()> {
     let is_screen = !top.json && !top.once && output.is_terminal();
     if !is_screen || hosts.iter().all(|host| host.problem.is_some()) {
         if top.json {
-            for host in hosts.iter().filter(|host| host.problem.is_none()) {
+            for host in hosts.iter_mut().filter(|host| host.problem.is_none()) {
+                host.await_cluster();
+                if !host.cluster.is_null() {
+                    host.status["cluster"] = host.cluster.take();
+                }
                 writeln!(output, "{}", host.status)?;
             }
         } else if let [host] = &mut hosts[..] {
             if host.problem.is_none() {
                 output.write_all(text::screen(&host.status, palette).as_bytes())?;
                 if host.await_cluster() {
-                    output.write_all(nodes::table(&host.cluster, palette).as_bytes())?;
+                    let table = nodes::table(&host.cluster, host.cluster_age(), palette);
+                    output.write_all(table.as_bytes())?;
                 } else {
                     writeln!(output, "\nThe other nodes' answers are not here yet; ask again.")?;
                 }

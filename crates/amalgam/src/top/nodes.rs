@@ -1,6 +1,7 @@
 //! The nodes of a cluster, as `/api/cluster` of one of them tells about all.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -72,8 +73,14 @@ fn row(node: &Value, partitions: f64) -> Row {
     Row { name, state, cells: Some(cells), ink }
 }
 
-/// The nodes, one a line; nothing if there are none.
-pub fn table(cluster: &Value, palette: Palette) -> String {
+/// What to say about the age of the nodes' answers, behind a word; nothing if it is not known.
+pub fn age(age: Option<Duration>) -> String {
+    let text = |age: Duration| format!(", {} ago", duration(Some(age.as_secs_f64() * 1e6)));
+    age.map(text).unwrap_or_default()
+}
+
+/// The nodes, one a line, and the age of their answers; nothing if there are none.
+pub fn table(cluster: &Value, age_of_answers: Option<Duration>, palette: Palette) -> String {
     let rows = rows(cluster);
     if rows.is_empty() {
         return String::new();
@@ -92,6 +99,9 @@ pub fn table(cluster: &Value, palette: Palette) -> String {
         let line = row.ink.map_or(line.clone(), |ink| palette.paint(&line, ink));
         // Writing to a string does not fail.
         let _ = writeln!(text, "{}", line.trim_end());
+    }
+    if age_of_answers.is_some() {
+        let _ = writeln!(text, "as answered{}", age(age_of_answers).trim_start_matches(','));
     }
     text
 }
@@ -118,7 +128,7 @@ pub mod tests {
 
     #[test]
     fn the_nodes_are_a_table() {
-        let text = table(&cluster(), Palette { is_on: false });
+        let text = table(&cluster(), Some(Duration::from_millis(1500)), Palette { is_on: false });
         let lines: Vec<Vec<&str>> =
             text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0][..4], ["NODE", "STATE", "KEYS", "MEMORY"]);
@@ -127,11 +137,14 @@ pub mod tests {
         let two = "1 two:2 serves 25.0 % – 0 0 -4 – 0 2.1 ms";
         assert_eq!(lines[2].join(" "), two);
         assert_eq!(lines[3].join(" "), "2 three:3 no answer");
-        let colored = table(&cluster(), Palette { is_on: true });
+        assert_eq!(lines[4].join(" "), "as answered 1.5 s ago");
+        let colored = table(&cluster(), None, Palette { is_on: true });
         assert!(colored.contains("\u{1b}[33m1 two:2") && colored.contains("\u{1b}[31m2 three:3"));
         for nonsense in [json!(null), json!({ "nodes": [] }), json!({ "nodes": 3 })] {
-            assert_eq!(table(&nonsense, Palette { is_on: false }), "");
+            assert_eq!(table(&nonsense, None, Palette { is_on: false }), "");
         }
-        assert!(table(&json!({ "nodes": [null, 7] }), Palette { is_on: false }).contains('?'));
+        assert!(
+            table(&json!({ "nodes": [null, 7] }), None, Palette { is_on: false }).contains('?')
+        );
     }
 }

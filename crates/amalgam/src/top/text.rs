@@ -12,7 +12,7 @@ const POINTS: usize = 60;
 
 /// The number of hot keys that are shown, and the number of characters of each.
 const KEYS: usize = 12;
-const KEY_COLUMNS: usize = 44;
+const KEY_COLUMNS: usize = 34;
 
 /// The number at a path, or 0 if there is none.
 pub fn number(status: &Value, path: &str) -> f64 {
@@ -49,6 +49,11 @@ pub fn bytes(number: f64) -> String {
     format!("{:.digits$} {}", number / 1024_f64.powi(unit as i32), units[unit])
 }
 
+/// The length of a hot key's value.
+pub fn value_size(hot: &Value) -> String {
+    hot["value_bytes"].as_f64().map_or_else(|| "–".into(), bytes)
+}
+
 /// A time with its unit.
 pub fn duration(microseconds: Option<f64>) -> String {
     match microseconds {
@@ -56,6 +61,16 @@ pub fn duration(microseconds: Option<f64>) -> String {
         Some(time) if time < 1e3 => format!("{time:.0} µs"),
         Some(time) if time < 1e6 => format!("{:.1} ms", time / 1e3),
         Some(time) => format!("{:.1} s", time / 1e6),
+    }
+}
+
+/// A time of seconds to days, with its unit.
+pub fn long_duration(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 120.0 => format!("{seconds:.0} s"),
+        seconds if seconds < 7_200.0 => format!("{:.0} min", (seconds / 60.0).floor()),
+        seconds if seconds < 172_800.0 => format!("{:.0} h", (seconds / 3_600.0).floor()),
+        seconds => format!("{:.0} days", (seconds / 86_400.0).floor()),
     }
 }
 
@@ -149,11 +164,11 @@ pub fn screen(status: &Value, palette: Palette) -> String {
     // Writing to a string does not fail.
     let _ = writeln!(
         text,
-        "{}  {}  version {}  up {} s\n",
+        "{}  {}  version {}  up {}\n",
         palette.paint("Amalgam", Ink::Bold),
         tame(&status["engine"]),
         tame(&status["version"]),
-        number(status, "/uptime_seconds")
+        long_duration(number(status, "/uptime_seconds"))
     );
     let memory = number(status, "/memory/used");
     let _ = writeln!(
@@ -198,15 +213,21 @@ fn bars(status: &Value, name: &str) -> String {
 
 fn hot_keys(text: &mut String, status: &Value, palette: Palette) {
     let Some(keys) = status["hot_keys"].as_array() else { return };
-    let head =
-        format!("{:<KEY_COLUMNS$} {:>9}  {:>10} {:>9}", "HOT KEYS", "SHARE", "ERROR", "A SECOND");
+    let head = format!(
+        "{:<KEY_COLUMNS$} {:>9}  {:>10} {:>9} {:>9}",
+        "HOT KEYS", "SHARE", "ERROR", "A SECOND", "VALUE"
+    );
     let _ = writeln!(text, "\n{}", palette.paint(&head, Ink::Bold));
     for hot in keys.iter().take(KEYS) {
         let key: String = tame(&hot["key"]).chars().take(KEY_COLUMNS).collect();
         let share = 100.0 * number(hot, "/share");
         let error = 100.0 * number(hot, "/error");
         let rate = hot["requests_per_second"].as_f64().map_or_else(|| "–".into(), short);
-        let _ = writeln!(text, "{key:<KEY_COLUMNS$} {share:>7.2} %  ± {error:>6.2} % {rate:>9}");
+        let size = value_size(hot);
+        let _ = writeln!(
+            text,
+            "{key:<KEY_COLUMNS$} {share:>7.2} %  ± {error:>6.2} % {rate:>9} {size:>9}"
+        );
     }
 }
 
@@ -277,6 +298,8 @@ mod tests {
         assert_eq!([bytes(0.0), bytes(1536.0), bytes(5e12)], ["0 B", "1.5 KiB", "4.5 TiB"]);
         assert_eq!(duration(Some(1500.0)), "1.5 ms");
         assert_eq!(percent(None), "–");
+        let times = [119.0, 7_199.0, 90_000.0, 200_000.0].map(long_duration);
+        assert_eq!(times, ["119 s", "119 min", "25 h", "2 days"]);
     }
 
     #[test]
@@ -285,7 +308,7 @@ mod tests {
             "engine": "mer\u{1b}[2Jcury",
             "history": { "commands_per_second": [5.0, 250_000.0], "hit_ratio": [null, 0.875] },
             "hot_keys": [{ "key": "k".repeat(300), "share": 0.25, "error": 0.01,
-                           "requests_per_second": 6250 }],
+                           "requests_per_second": 6250, "value_bytes": 2560 }],
             "index": { "items": 42, "lengths": [12, 4, 3, 1], "hot_heads": 1 },
         });
         let plain = Palette { is_on: false };
@@ -298,6 +321,7 @@ mod tests {
             "25.00 %",
             "1.00 %",
             "6250",
+            "2.5 KiB",
             "60.0 %",
             "25.0 % of",
         ] {

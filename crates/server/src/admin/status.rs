@@ -1,12 +1,15 @@
 //! The status of the server in JSON, for programs and for the live page.
 
+use std::ops::ControlFlow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use amalgam_index::Store;
+use amalgam_index::{Found, Sink, Store, Worker};
+use amalgam_op::{Get, IgnorePoison, Key, Op, Verb};
 use serde_json::{Map, Value, json};
 
 use super::history::History;
 use super::snapshot::Snapshot;
+use crate::metrics::hot_keys::HotKey;
 use crate::metrics::miss_curve::{Curve, QUARTERS, state_name};
 use crate::state::server_state::ServerState;
 use crate::uri::uri_encoded;
@@ -19,15 +22,52 @@ pub fn hot_keys<S: Store>(state: &ServerState<S>, history: &History) -> Value {
     }
     let hottest = state.hot_keys.hottest(state.clock.seconds());
     let rate = history.recent_rate();
-    let rows = hottest.iter().map(|hot| {
+    let sizes = value_bytes(state, &hottest);
+    let rows = hottest.iter().zip(sizes).map(|(hot, size)| {
         json!({
             "key": uri_encoded(&hot.key),
             "share": hot.share,
             "error": hot.error,
             "requests_per_second": rate.map(|rate| (rate * hot.share).round()),
+            "value_bytes": size,
         })
     });
     rows.collect()
+}
+
+/// The length of the value of each key; None if it has none, or one on another machine. The reads
+/// count nowhere: no statistics, and no use of the item.
+fn value_bytes<S: Store>(state: &ServerState<S>, keys: &[HotKey]) -> Vec<Option<usize>> {
+    // A store that is maintained elsewhere asks other machines, and would keep the page waiting.
+    if state.engine_controls.is_none() {
+        return vec![None; keys.len()];
+    }
+    let _only_one = state.operator_reads.lock().ignore_poison();
+    let mut worker = state.index.worker();
+    let now = state.clock.now();
+    let verb = Verb::Get(Get { is_quiet_access: true, ..Get::default() });
+    let read = |hot: &HotKey| {
+        let mut length = Length(None);
+        let key = Key::new(&hot.key, state.index.seed());
+        worker.apply(&Op { key, verb }, &now, &mut length);
+        worker.quiesce();
+        length.0
+    };
+    keys.iter().map(read).collect()
+}
+
+/// A sink that keeps the length of the value of a hit.
+struct Length(Option<usize>);
+
+impl Sink for Length {
+    fn hit(&mut self, _position: usize, found: &Found<'_>) -> ControlFlow<()> {
+        self.0 = Some(found.item.value.len());
+        ControlFlow::Continue(())
+    }
+
+    fn miss(&mut self, _position: usize) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
 }
 
 /// All data of the live page.

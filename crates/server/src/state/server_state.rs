@@ -79,6 +79,8 @@ pub struct ServerState<S> {
     pub counters: AllCounters,
     /// The most accessed keys.
     pub hot_keys: HotKeys,
+    /// Held while items are read for the operator: the index has a worker for one thread that does.
+    pub operator_reads: Mutex<()>,
     /// The miss ratio with other memory sizes; None if nothing is evicted, the operator does not
     /// want it, or the items are on other machines.
     pub miss_curve: Option<MissCurve>,
@@ -175,6 +177,7 @@ impl<S: Store> ServerState<S> {
             statistics_baseline: Mutex::default(),
             counters: AllCounters::new(threads),
             hot_keys: HotKeys::new(threads),
+            operator_reads: Mutex::default(),
             miss_curve: estimates_misses.then(new_miss_curve),
             latencies: (0..threads).map(|_| Latencies::default()).collect(),
             reactors: (0..threads).map(|_| Reactor::new()).collect::<io::Result<_>>()?,

@@ -255,6 +255,7 @@ function hotKeys(keys) {
     cell(row, percent(hot.share, 2), "number");
     cell(row, percent(hot.error, 2), "number");
     cell(row, short(hot.requests_per_second), "number");
+    cell(row, hot.value_bytes === null ? "–" : bytes(hot.value_bytes), "number");
   }
 }
 
@@ -393,6 +394,34 @@ function foretold(mrc) {
     + `half of it would add ${percent(added, 0)}.`;
 }
 
+// The limits above which a tile is marked; those of connections and latency as in alerts.yml.
+const CONNECTION_SHARE = 0.9;
+const PROCESSOR_SHARE = 0.9;
+const SLOW_US = 5000;
+
+// Marks the tile with the number `id` if something is wrong, and says what below the number.
+function judge(id, isBad, noteId, note) {
+  byId(id).parentElement.classList.toggle("bad", isBad);
+  if (isBad) byId(noteId).textContent = note;
+}
+
+// The stores that had been refused at the last look.
+let refused = null;
+
+function judgements(status) {
+  const { history, connections } = status;
+  judge("connections", connections.open >= CONNECTION_SHARE * connections.limit,
+    "connection-limit", `close to the limit of ${short(connections.limit)}`);
+  judge("cpu", latest(history.cpu_cores) >= PROCESSOR_SHARE * status.threads,
+    "threads", `close to the ${100 * status.threads} % of all threads`);
+  byId("slow").textContent = "in the server";
+  judge("p99", latest(history.p99_us) > SLOW_US, "slow", `above ${duration(SLOW_US)}`);
+  const now = status.index.out_of_memory;
+  judge("memory", refused !== null && now > refused, "limit",
+    `stores are refused, of ${bytes(status.memory.limit)}`);
+  refused = now;
+}
+
 function tiles(status) {
   const history = status.history;
   byId("rate").textContent = short(latest(history.commands_per_second));
@@ -412,6 +441,7 @@ function tiles(status) {
   byId("cpu").textContent = percent(latest(history.cpu_cores), 0);
   byId("about").textContent =
     `${status.engine} · version ${status.version} · up ${since(status.uptime_seconds)}`;
+  judgements(status);
   document.title = `${short(latest(history.commands_per_second))}/s · Amalgam`;
 }
 
