@@ -155,15 +155,25 @@ pub struct NodeOptions {
     /// number [default: the address at which other nodes reach it]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Address to listen on for other nodes and clients of chunks; [::]:PORT is all addresses
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Where it listens for other nodes and clients of chunks.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        // Brackets would be a link in a comment.
+        help = "Address to listen on for other nodes and clients of chunks; [::]:PORT is all \
+                addresses"
+    )]
     pub listen: Option<String>,
     /// Address at which other nodes reach this one; without a port, that of --listen. Must be given
     /// if --listen is all addresses [default: that of --listen]
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
-    /// Address to listen on for memcached clients; [::]:PORT is all addresses
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Where it listens for memcached clients.
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        help = "Address to listen on for memcached clients; [::]:PORT is all addresses"
+    )]
     pub clients: Option<String>,
     /// A file with the join token, a secret that all nodes of the cluster must share
     #[arg(long, value_name = "FILE")]
