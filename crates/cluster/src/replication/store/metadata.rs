@@ -15,7 +15,7 @@ const METADATA_RECORDS_MAX: usize = if cfg!(test) { 8 } else { 256 };
 impl ReplicaStore {
     /// Whether metadata is recorded now, or has to wait in memory as [`Self::has_room`] says.
     /// `waiting_bytes` are those of memory that wait already: above
-    /// [`UNWRITTEN_METADATA_BYTES_MAX`], with what waits for the disk,
+    /// `UNWRITTEN_METADATA_BYTES_MAX`, with what waits for the disk,
     /// [`Self::metadata_failure`] returns an error from now on.
     pub fn has_room_for_metadata(&mut self, waiting_bytes: usize) -> bool {
         let has_room = self.has_room();
