@@ -86,7 +86,7 @@ fn moves_that_do_not_wait_for_other_threads_are_noticed() {
 /// has changed items, may not answer what it reads.
 #[test]
 fn reads_that_nothing_checks_are_noticed() {
-    let scenario = Scenario { items: true, seconds: 12, ..Scenario::default() };
+    let scenario = Scenario { items: true, seconds: 5, ..Scenario::default() };
     assert!(Run::seed_that_finds(&scenario, Mutant::AnswersWithoutCheck).is_some());
 }
 
