@@ -48,8 +48,8 @@ pub struct Host {
     pub status: Value,
     /// What the server told last about the nodes of its cluster; null if it is in none.
     pub cluster: Value,
-    /// When it told that; None before the first time.
-    told: Option<Instant>,
+    /// When it last sent that; None before the first time.
+    answered_at: Option<Instant>,
     /// Why the last request failed; None if it succeeded.
     pub problem: Option<String>,
     credentials: Credentials,
@@ -88,7 +88,7 @@ impl Host {
             addresses,
             status: Value::Null,
             cluster: Value::Null,
-            told: None,
+            answered_at: None,
             problem: None,
             credentials,
         })
@@ -103,7 +103,7 @@ impl Host {
             addresses: Vec::new(),
             status,
             cluster: Value::Null,
-            told: None,
+            answered_at: None,
             problem: None,
             credentials: Credentials::default(),
         }
@@ -139,7 +139,7 @@ impl Host {
         let answer = self.ask("/api/cluster");
         let has_answered = answer.is_ok();
         if let Ok(cluster) = answer {
-            (self.cluster, self.told) = (cluster, Some(Instant::now()));
+            (self.cluster, self.answered_at) = (cluster, Some(Instant::now()));
         }
         has_answered
     }
@@ -147,7 +147,7 @@ impl Host {
     /// How long ago the nodes answered what [`Host::cluster`] has of them; None if they did not.
     pub fn cluster_age(&self) -> Option<Duration> {
         let age = Duration::from_millis(self.cluster["age_ms"].as_u64()?);
-        Some(age + self.told?.elapsed())
+        Some(age + self.answered_at?.elapsed())
     }
 
     /// Asks for the nodes until the server knows them; whether it did in time.

@@ -14,6 +14,8 @@
 //! grows: the share, for items never read. Where most items may be on probation, the policy is
 //! CLOCK.
 //!
+//! `amalgam_sketch`'s `candidate.rs` simulates this policy with the same constants.
+//!
 //! The policy may change at any time. Probation begins with empty lists, and leaves nothing behind.
 //!
 //! Thread safety: lists are locked, by evictions only. Ghosts and counts are atomics; one that is

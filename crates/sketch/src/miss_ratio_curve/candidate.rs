@@ -12,6 +12,9 @@
 
 use super::{CLASSES, Cache, Links, NONE, Queue};
 
+// What follows is as in `amalgam_index::mem`'s probation, whose misses this cache foretells: a
+// change of the one is a change of the other.
+
 /// Shares are given in units of 1/WHOLE of a class's items.
 const WHOLE: u64 = 1024;
 /// The share at first, and its bounds.
