@@ -18,6 +18,7 @@ use crate::error::ServerError;
 use crate::net::sockets::{
     Listener, ListenerInfo, open_datagram_sockets, open_listeners, write_port_file,
 };
+use crate::net::sys;
 use crate::settings::Settings;
 use crate::state::clock::Clock;
 use crate::state::engine_controls::EngineControls;
@@ -291,6 +292,7 @@ impl<S: Store> Server<S> {
                 Worker::new(state, number).and_then(|mut worker| worker.run())
             })?);
         }
+        sys::unmap_code();
         let (wake_receiver, reload_requested) = (&self.wake_receiver, &*self.reload_requested);
         let result = Acceptor::new(state, &self.listeners, wake_receiver, reload_requested).run();
         log::info!(connections = state.counters.connections(); "the server shuts down");
