@@ -27,7 +27,7 @@ use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::node::{Node, NodeCommand};
 use amalgam_cluster::overlay::{self, Message, Peer, position};
 use amalgam_cluster::replication::ReplicaStore;
-use amalgam_cluster::wire::{Control, FrameSource, Packet, WIRE_VERSION};
+use amalgam_cluster::wire::{Control, Packet, WIRE_VERSION};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
@@ -44,6 +44,7 @@ use crate::round_trips::RoundTrips;
 
 mod about_node;
 mod accepting;
+mod client_share;
 mod reply_target;
 
 use reply_target::{ReplyTarget, refuse};
@@ -111,6 +112,8 @@ pub struct EventLoop<S> {
     unauthenticated: Admission,
     /// How many of them may still be read from in this turn.
     handshakes_left: usize,
+    /// Clients with requests that have arrived and are left to later turns.
+    unfinished: BTreeSet<u64>,
     /// When the listener is polled again, in [`boot_ms`]; None while it is polled.
     accepts_from_ms: Option<u64>,
     /// Packets from the node to itself.
@@ -127,6 +130,7 @@ pub struct EventLoop<S> {
     /// Bytes that the buffers of clients occupy.
     client_bytes: usize,
     freed_memory: amalgam_server::FreedMemory,
+    next_tick_ms: u64,
     next_refresh_ms: u64,
     counts: CachedCount<Counts>,
     /// Whether the failure of the log of backups was logged.
@@ -171,6 +175,7 @@ impl<S: ChunkStore> EventLoop<S> {
             round_trips: RoundTrips::default(),
             unauthenticated: Admission::default(),
             handshakes_left: 0,
+            unfinished: BTreeSet::new(),
             accepts_from_ms: None,
             local: VecDeque::new(),
             relayed: BTreeMap::new(),
@@ -181,6 +186,7 @@ impl<S: ChunkStore> EventLoop<S> {
             to_send: BTreeSet::new(),
             client_bytes: 0,
             freed_memory: Default::default(),
+            next_tick_ms: 0,
             next_refresh_ms: 0,
             counts: CachedCount::default(),
             has_reported_failure: false,
@@ -196,51 +202,62 @@ impl<S: ChunkStore> EventLoop<S> {
     /// If the system cannot wait for events, which no peer can cause.
     pub fn run(&mut self) -> io::Result<()> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS);
-        let mut next_tick_ms = 0_u64;
         while !self.state.is_stopping() {
-            let wait_ms = u64::min(TICK_MS, next_tick_ms.saturating_sub(boot_ms()).max(1));
-            let timeout =
-                rustix::time::Timespec { tv_sec: 0, tv_nsec: (wait_ms * 1_000_000).cast_signed() };
-            events.clear();
-            match epoll::wait(
-                &self.epoll,
-                rustix::buffer::spare_capacity(&mut events),
-                Some(&timeout),
-            ) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            let woken_ms = boot_ms();
-            self.state.beat(woken_ms);
-            self.node.set_deadline(self.state.deadline_ms());
-            self.handshakes_left = accepting::HANDSHAKES_A_TURN;
-            for event in &events {
-                match event.data.u64() {
-                    LISTENER => self.accept(),
-                    WAKER => {
-                        let _ = rustix::io::read(self.state.waker(), &mut [0; 8]);
-                        if self.state.take_tick_due() {
-                            next_tick_ms = 0;
-                        }
-                    }
-                    connection => self.on_event(connection, event.flags),
-                }
-            }
-            for request in self.state.take_requests() {
-                self.on_own_request(request);
-            }
-            let now_ms = boot_ms();
-            if now_ms >= next_tick_ms {
-                next_tick_ms = now_ms + TICK_MS;
-                self.tick(now_ms);
-            }
-            self.finish_turn();
-            let ms = boot_ms().saturating_sub(woken_ms);
-            if ms >= SLOW_MS {
-                log::warn!(ms; "a slow turn of the event loop: the machine is busy");
-            }
+            self.turn(&mut events)?;
         }
         Ok(())
+    }
+
+    /// One turn; `events` is a buffer.
+    fn turn(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+        let wait_ms = self.wait_ms(boot_ms());
+        let timeout =
+            rustix::time::Timespec { tv_sec: 0, tv_nsec: (wait_ms * 1_000_000).cast_signed() };
+        events.clear();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let woken_ms = boot_ms();
+        self.state.beat(woken_ms);
+        self.node.set_deadline(self.state.deadline_ms());
+        self.handshakes_left = accepting::HANDSHAKES_A_TURN;
+        let unfinished = self.unfinished.clone();
+        for event in &*events {
+            match event.data.u64() {
+                LISTENER => self.accept(),
+                WAKER => {
+                    let _ = rustix::io::read(self.state.waker(), &mut [0; 8]);
+                    if self.state.take_tick_due() {
+                        self.next_tick_ms = 0;
+                    }
+                }
+                connection => self.on_event(connection, event.flags),
+            }
+        }
+        self.go_on_with_clients(&unfinished);
+        for request in self.state.take_requests() {
+            self.on_own_request(request);
+        }
+        let now_ms = boot_ms();
+        if now_ms >= self.next_tick_ms {
+            self.next_tick_ms = now_ms + TICK_MS;
+            self.tick(now_ms);
+        }
+        self.finish_turn();
+        let ms = boot_ms().saturating_sub(woken_ms);
+        if ms >= SLOW_MS {
+            log::warn!(ms; "a slow turn of the event loop: the machine is busy");
+        }
+        Ok(())
+    }
+
+    /// How long to wait for events, in milliseconds.
+    fn wait_ms(&self, now_ms: u64) -> u64 {
+        match self.may_go_on_with_clients() {
+            true => 0,
+            false => u64::min(TICK_MS, self.next_tick_ms.saturating_sub(now_ms).max(1)),
+        }
     }
 
     fn tick(&mut self, now_ms: u64) {
@@ -339,6 +356,7 @@ impl<S: ChunkStore> EventLoop<S> {
 
     fn close(&mut self, number: u64) {
         self.unauthenticated.remove(number);
+        self.unfinished.remove(&number);
         self.waiting.retain(|_, to| !matches!(to, ReplyTarget::Connection(of, _) if *of == number));
         if let Some(connection) = self.connections.remove(&number) {
             self.interrupt_round_trip(&connection);
@@ -470,23 +488,7 @@ impl<S: ChunkStore> EventLoop<S> {
             Role::Peer(_) | Role::Client { .. } => bytes,
         };
         connection.frames.feed(bytes);
-        loop {
-            let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
-            let sender = match connection.role {
-                Role::Peer(_) => FrameSource::Node,
-                Role::Client { .. } | Role::Unauthenticated(_) => FrameSource::Client,
-            };
-            let frame = connection.frames.next_frame_of(sender);
-            let frame = frame.map_err(|error| error.to_string())?;
-            let Some((request, packet)) = frame else { return Ok(()) };
-            match connection.role {
-                Role::Peer(peer) => self.on_node_packet(peer, packet),
-                Role::Client { .. } => self.on_client_packet(number, request, packet),
-                Role::Unauthenticated(_) => {
-                    return Err("a packet came before the handshake".to_owned());
-                }
-            }
-        }
+        self.on_frames(number)
     }
 
     /// Handles a packet of a node, perhaps this one.

@@ -85,7 +85,8 @@ impl<S: ChunkStore> EventLoop<S> {
     pub(super) fn may_read(&mut self, number: u64) -> bool {
         let role = self.connections.get(&number).map(|connection| &connection.role);
         if !matches!(role, Some(Role::Unauthenticated(_))) {
-            return true;
+            // It is heard further once what it sent before is handled.
+            return !self.unfinished.contains(&number);
         }
         let may_read = self.handshakes_left > 0;
         self.handshakes_left = self.handshakes_left.saturating_sub(1);
