@@ -26,8 +26,8 @@ fn weight(packet: &Packet) -> usize {
 }
 
 impl<S: ChunkStore> EventLoop<S> {
-    /// Handles the frames of a connection that have arrived whole; of a client only so many as a
-    /// turn handles, and none while it does not take its answers.
+    /// Handles the frames of a connection that have arrived whole; of a client no more than a turn
+    /// handles, and none while it does not take its answers.
     pub(super) fn on_frames(&mut self, number: u64) -> Result<(), String> {
         let mut operations = 0;
         loop {

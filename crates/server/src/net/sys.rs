@@ -55,9 +55,9 @@ pub fn give_back_memory() {
     };
 }
 
-/// Unmaps the program's code and constants. What is used again is mapped again as it is touched, and
-/// no file is read for it as long as the system has the pages in memory. The code that only a start
-/// needs is otherwise resident for good: a third of an idle server.
+/// Unmaps the program's code and constants. What is used again is mapped again when it is touched,
+/// and no file is read for it as long as the system has the pages in memory. The code that only a
+/// start needs would stay resident otherwise: a third of an idle server.
 #[cfg(target_os = "linux")]
 pub fn unmap_code() {
     unsafe extern "C" fn unmap(

@@ -1,3 +1,5 @@
+//! Tests with a whole event loop and clients that the same thread drives.
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
