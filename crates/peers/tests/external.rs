@@ -71,8 +71,11 @@ fn lines(output: &Output) -> Vec<serde_json::Value> {
 fn refusal(library: &Path) -> String {
     let output = bench(&external(library), "");
     assert_eq!(output.status.code(), Some(1), "an error, and no crash: {output:?}");
-    assert!(output.stdout.is_empty());
-    String::from_utf8(output.stderr).expect("UTF-8")
+    let line: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one line of JSON");
+    assert!(line.get("ops_per_second").is_none());
+    let said = String::from_utf8(output.stderr).expect("UTF-8");
+    assert!(said.contains(line["failure"].as_str().expect("a reason")));
+    said
 }
 
 #[test]

@@ -1,13 +1,17 @@
 //! `amalgam-lab bench …`: one command for each kind of measurement.
 
+use std::fs;
+
 use amalgam_bench::client::{self, ServerArguments, StubServer, StubServerArguments};
 use amalgam_bench::driver::engines::Entry;
-use amalgam_bench::driver::{self, CacheArguments, IndexArguments};
+use amalgam_bench::driver::{self, CacheArguments, IndexArguments, IndexLine};
 use amalgam_bench::print_result;
 use amalgam_bench::replay::{self, ReplayArguments};
 use amalgam_bench::trace::{self, TraceArguments};
+use anyhow::Context;
 
 use crate::cluster::{self, BgArguments, MigrateArguments, RecoveryArguments, RequestArguments};
+use crate::curves;
 use crate::ids::{self, IdsArguments, LookupCacheArguments};
 use crate::occupancy::{OccupancyArguments, run_occupancy};
 use crate::scale::{self, ScaleArguments};
@@ -64,12 +68,7 @@ impl BenchCommand {
 /// If an argument is invalid or the measurement failed; the text is for the user.
 pub fn run(command: &BenchCommand, engines: &[Entry]) -> anyhow::Result<()> {
     match command {
-        BenchCommand::Index(arguments) => {
-            for result in driver::run(arguments, engines)? {
-                print_result(arguments.json, &result, || result.summary())?;
-            }
-            Ok(())
-        }
+        BenchCommand::Index(arguments) => run_index(arguments, engines),
         BenchCommand::Caches(arguments) => driver::run_caches(arguments, engines, |result| {
             print_result(arguments.json, result, || result.summary())
         }),
@@ -119,4 +118,19 @@ pub fn run(command: &BenchCommand, engines: &[Entry]) -> anyhow::Result<()> {
             trace::write(arguments, &mut std::io::BufWriter::new(std::io::stdout().lock()))
         }
     }
+}
+
+/// Prints each line as it comes. The picture is drawn again with each, so that an interrupted run
+/// leaves one.
+fn run_index(arguments: &IndexArguments, engines: &[Entry]) -> anyhow::Result<()> {
+    let mut results = Vec::new();
+    driver::run(arguments, engines, |line| {
+        print_result(arguments.json, line, || line.summary())?;
+        if let (Some(path), IndexLine::Measured(result)) = (&arguments.picture, line) {
+            results.push(result.as_ref().clone());
+            let drawn = curves::draw(&results)?;
+            fs::write(path, drawn).with_context(|| path.display().to_string())?;
+        }
+        Ok(())
+    })
 }

@@ -9,6 +9,7 @@
 pub mod baselines;
 pub mod cluster;
 mod command;
+mod curves;
 pub mod engines;
 pub mod figures;
 pub mod ids;

@@ -1,7 +1,10 @@
 //! `bench index` at toy size: every workload on every engine, and every switch.
 
-use amalgam_bench::driver::{CacheArguments, IndexArguments, IndexResult, run, run_caches};
+use amalgam_bench::driver::{
+    CacheArguments, IndexArguments, IndexLine, IndexResult, run, run_caches,
+};
 use amalgam_bench::workload::Workload;
+use amalgam_reproduce::BenchCommand;
 use amalgam_reproduce::engines::ENGINES;
 use clap::{Parser, ValueEnum};
 use serde_json::Value;
@@ -22,8 +25,15 @@ struct CacheLine {
 /// Runs a command line with short rounds.
 fn bench(line: &str) -> anyhow::Result<Vec<IndexResult>> {
     let short = "bench --keys 3000 --seconds 0.02 --rounds 3 --requests 20k --timed 2k";
-    let words = short.split(' ').chain(line.split(' '));
-    run(&Line::try_parse_from(words)?.arguments, ENGINES)
+    let words = short.split(' ').chain(line.split(' ').filter(|word| !word.is_empty()));
+    let mut results = Vec::new();
+    run(&Line::try_parse_from(words)?.arguments, ENGINES, |line| {
+        if let IndexLine::Measured(result) = line {
+            results.push(result.as_ref().clone());
+        }
+        Ok(())
+    })?;
+    Ok(results)
 }
 
 fn json(result: &IndexResult) -> Value {
@@ -140,6 +150,44 @@ fn engines_are_compared_in_turns() {
     assert_eq!(results[0].ratio, Some(1.0), "the first one is compared with itself");
     assert!(results[1].ratio.is_some_and(|ratio| ratio > 0.0));
     assert!(bench("--engine model --ratio-to mercury").is_err());
+}
+
+/// The pipelined table does not grow: one with few buckets has no room for many keys.
+#[test]
+fn an_engine_without_room_does_not_end_the_run() {
+    let line = "bench --engine model,pipeline,chaining --keys 3000 --ratio 32 --workload c \
+                --then miss --seconds 0.02 --rounds 2 --requests 20k --timed 2k";
+    let arguments = Line::try_parse_from(line.split_whitespace()).expect("valid").arguments;
+    let mut lines = Vec::new();
+    let ended = run(&arguments, ENGINES, |line| {
+        lines.push(serde_json::to_value(line)?);
+        Ok(())
+    });
+    let shown = |name: &str| lines.iter().map(|line| line[name].clone()).collect::<Vec<_>>();
+    assert_eq!(shown("engine"), ["pipeline", "model", "chaining", "model", "chaining"]);
+    assert_eq!(shown("workload"), ["c", "c", "c", "miss", "miss"]);
+    let failure = lines[0]["failure"].as_str().expect("a reason");
+    assert!(failure.starts_with("pipeline had no room for ") && failure.contains(" of 3000 keys"));
+    assert!(lines[0].get("ops_per_second").is_none() && lines[0].get("commit").is_some());
+    assert!(lines[1..].iter().all(|line| line["min"].as_f64() > Some(0.0)), "{lines:?}");
+    let error = ended.expect_err("the program fails").to_string();
+    assert_eq!(error, format!("not measured: {failure}"));
+}
+
+#[test]
+fn curves_are_drawn_as_results_come() {
+    let file = std::env::temp_dir().join(format!("amalgam-curves-{}.svg", std::process::id()));
+    let line = "bench --engine model,pipeline,chaining --keys 3000 --ratio 32 --workload c \
+                --then insert50 --seconds 0.3 --rounds 2 --requests 20k --timed 2k --picture";
+    let words = line.split_whitespace().chain(file.to_str());
+    let command = BenchCommand::Index(Line::try_parse_from(words).expect("valid").arguments);
+    amalgam_reproduce::run(&command, ENGINES).expect_err("one engine has no room");
+    let drawn = std::fs::read_to_string(&file).expect("a picture");
+    std::fs::remove_file(&file).expect("removed");
+    for text in ["workload c, theta 0.99; 3000 keys", "workload insert50", "model", "chaining"] {
+        assert!(drawn.contains(text), "{text}");
+    }
+    assert!(!drawn.contains("pipeline") && drawn.contains("seconds of the last round"));
 }
 
 #[test]

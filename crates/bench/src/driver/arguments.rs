@@ -1,5 +1,6 @@
 //! The command line of `bench index`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use amalgam_index::{Configuration, PathSearch, Tuning};
@@ -116,6 +117,9 @@ pub struct IndexArguments {
     /// Load, warm up, run this many operations and exit: the run that `--dram` observes.
     #[arg(long, hide = true)]
     pub count: Option<u64>,
+    /// Also draw the throughput of all engines to this file, as SVG.
+    #[arg(long, value_name = "FILE")]
+    pub picture: Option<PathBuf>,
     /// Print one JSON object per line on standard output.
     #[arg(long)]
     pub json: bool,

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::{Args, FromArgMatches};
 
 use super::engines::Entry;
-use super::{IndexArguments, run};
+use super::{IndexArguments, IndexLine, run};
 use crate::measure::{Machine, commit, parse_count, parse_size};
 
 /// Bytes of the smallest item that is assumed: tables are large enough for items of this size.
@@ -110,8 +110,14 @@ pub fn run_caches(
     for size in &arguments.sizes {
         for engine in &arguments.engine {
             let index = arguments.index_arguments(engine, *size)?;
-            let results = run(&index, engines)?;
-            let result = results.first().context("an engine has a result")?;
+            let mut result = None;
+            run(&index, engines, |line| {
+                if let IndexLine::Measured(measured) = line {
+                    result = Some(measured.clone());
+                }
+                Ok(())
+            })?;
+            let result = result.context("an engine has a result")?;
             let items = result.items.max(1) as f64;
             let bytes_per_item = *size as f64 / items;
             let index_bytes = result.index_bytes_per_item;

@@ -46,15 +46,30 @@ impl Misses {
     }
 }
 
-/// Counts the misses per operation of each engine on one thread.
-///
-/// # Errors
-///
-/// If valgrind is not installed or a run fails.
-pub fn count(arguments: &IndexArguments, engines: &[&str]) -> anyhow::Result<Vec<Misses>> {
-    let driver = misses_per_operation(arguments, "null")?;
-    let own = |engine: &&str| Ok(misses_per_operation(arguments, engine)?.beyond(driver));
-    engines.iter().map(own).collect()
+/// Counts the misses of engines, without those of the driver, which it counts once.
+pub struct Counter<'a> {
+    arguments: &'a IndexArguments,
+    driver: Option<Misses>,
+}
+
+impl<'a> Counter<'a> {
+    /// A counter of runs with these arguments; it has counted nothing yet.
+    pub fn new(arguments: &'a IndexArguments) -> Self {
+        Self { arguments, driver: None }
+    }
+
+    /// Counts the misses per operation of an engine on one thread.
+    ///
+    /// # Errors
+    ///
+    /// If valgrind is not installed or a run fails.
+    pub fn count(&mut self, engine: &str) -> anyhow::Result<Misses> {
+        let driver = match self.driver {
+            Some(driver) => driver,
+            None => *self.driver.insert(misses_per_operation(self.arguments, "null")?),
+        };
+        Ok(misses_per_operation(self.arguments, engine)?.beyond(driver))
+    }
 }
 
 fn misses_per_operation(arguments: &IndexArguments, engine: &str) -> anyhow::Result<Misses> {

@@ -10,7 +10,7 @@ use crate::driver::arguments::IndexArguments;
 use crate::driver::config::{Limit, RunConfig};
 use crate::driver::dram;
 use crate::driver::requests::Position;
-use crate::driver::result::{IndexResult, Measured, Parameters};
+use crate::driver::result::{EngineFailure, IndexLine, IndexResult, Measured, Parameters};
 use crate::driver::runner::{Report, Runner};
 use crate::measure::{Machine, resident_bytes_of, time_null_loop};
 use crate::workload::{KeySpace, Stream, generate};
@@ -20,12 +20,21 @@ use crate::{Usage, ensure_usage};
 /// side.
 pub const LARGEST_SHARE: f64 = 0.7;
 
-/// Measures the engines that `arguments` name, chosen from `engines`; one result for each.
+/// Measures the engines that `arguments` name, chosen from `engines`, and passes each result to
+/// `show` as soon as it is known.
+///
+/// An engine that cannot be built or has no room for its keys is left out of the rest of the run,
+/// and the others go on.
 ///
 /// # Errors
 ///
-/// If an argument is invalid or an engine cannot be built.
-pub fn run(arguments: &IndexArguments, engines: &[Entry]) -> anyhow::Result<Vec<IndexResult>> {
+/// If an argument is invalid, `show` fails, or an engine failed; the last one only after the
+/// results of all others were shown.
+pub fn run(
+    arguments: &IndexArguments,
+    engines: &[Entry],
+    show: impl FnMut(&IndexLine) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     arguments.check().usage()?;
     if arguments.small_pages {
         rustix::thread::disable_transparent_huge_pages(true).context("no huge pages")?;
@@ -38,98 +47,145 @@ pub fn run(arguments: &IndexArguments, engines: &[Entry]) -> anyhow::Result<Vec<
         ensure_usage!(!writes, "{} runs workloads that only read", entry.name);
     }
     if let Some(operations) = arguments.count {
-        return run_to_count(arguments, &entries, operations).map(|()| Vec::new());
+        return run_to_count(arguments, &entries, operations);
     }
-    let mut contests: Vec<Contest> = entries.iter().map(|entry| Contest::new(*entry)).collect();
-    let mut results = Vec::new();
+    let contests = entries.iter().map(|entry| Contest::new(*entry)).collect();
+    let mut contests = Contests { contests, show, failures: Vec::new() };
     for (turn, arguments) in arguments.series().iter().enumerate() {
-        let mut plan = Plan::new(arguments, &entries)?;
+        let plan = Plan::new(arguments, &entries)?;
         let keeps = match turn {
-            0 => mount_all(&mut contests, &mut plan)?,
-            _ => go_on(&mut contests, &plan)?,
+            0 => contests.mount_all(&plan)?,
+            _ => contests.go_on(&plan)?,
         };
-        results.extend(measure(&mut contests, &mut plan, keeps)?);
+        contests.measure(&plan, keeps)?;
     }
-    Ok(results)
+    let failures = &contests.failures;
+    ensure!(failures.is_empty(), "not measured: {}", failures.join("; "));
+    Ok(())
 }
 
-/// Opens and loads all engines side by side if they fit. Returns whether they are kept from round
-/// to round.
-fn mount_all(contests: &mut [Contest], plan: &mut Plan<'_>) -> anyhow::Result<bool> {
-    let starts_empty = plan.arguments.workload.starts_empty();
-    let others = contests.len() - 1;
-    let mut side_by_side = !starts_empty;
-    for contest in contests.iter_mut() {
-        if side_by_side {
-            let before = Machine::available_bytes();
-            contest.mount(plan)?;
-            let taken = before.saturating_sub(Machine::available_bytes()) as f64;
-            // The first engine's memory predicts that of all: where they do not fit, each is loaded
-            // anew for each round.
-            side_by_side =
-                taken * others as f64 <= LARGEST_SHARE * Machine::available_bytes() as f64;
-        }
-    }
-    if !side_by_side && others > 0 {
-        contests.iter_mut().for_each(|contest| contest.mounted = None);
-    }
-    let keeps = side_by_side || (others == 0 && !starts_empty);
-    let goes_on = !plan.arguments.then.is_empty();
-    ensure_usage!(keeps || !goes_on, "--then needs memory for all engines side by side");
-    Ok(keeps)
+/// The engines of a run that have not failed.
+struct Contests<S> {
+    contests: Vec<Contest>,
+    show: S,
+    /// The error of each engine that failed.
+    failures: Vec<String>,
 }
 
-/// Prepares the loaded engines for the next workload. Returns true: they are kept.
-fn go_on(contests: &mut [Contest], plan: &Plan<'_>) -> anyhow::Result<bool> {
-    for contest in contests {
-        let before = std::mem::take(&mut contest.measured);
-        contest.measured.bytes_per_item = before.bytes_per_item;
-        contest.measured.index_bytes_per_item = before.index_bytes_per_item;
-        contest.positions.iter_mut().for_each(Position::begin_again);
-        let runner = contest.mounted.as_ref().context("it was measured before")?;
-        runner.run(&plan.config(plan.warm_up_limit(), false), &mut contest.positions);
-    }
-    Ok(true)
-}
-
-/// Runs all rounds of one workload and its timed passes.
-fn measure(
-    contests: &mut [Contest],
-    plan: &mut Plan<'_>,
-    keeps: bool,
-) -> anyhow::Result<Vec<IndexResult>> {
-    let arguments = plan.arguments;
-    for round in 0..arguments.rounds {
-        for contest in contests.iter_mut() {
-            contest.round(plan, round)?;
-            if !keeps {
-                contest.mounted = None;
+impl<S: FnMut(&IndexLine) -> anyhow::Result<()>> Contests<S> {
+    /// Calls `step` with each engine. Those for which it fails are shown as failed and removed.
+    fn each(
+        &mut self,
+        plan: &Plan<'_>,
+        mut step: impl FnMut(&mut Contest) -> anyhow::Result<Option<IndexResult>>,
+    ) -> anyhow::Result<()> {
+        let mut index = 0;
+        while let Some(contest) = self.contests.get_mut(index) {
+            match step(contest) {
+                Ok(result) => {
+                    index += 1;
+                    if let Some(result) = result {
+                        (self.show)(&IndexLine::Measured(Box::new(result)))?;
+                    }
+                }
+                Err(error) => {
+                    let contest = self.contests.remove(index);
+                    self.show_failure(plan, &contest, &error)?;
+                }
             }
         }
+        Ok(())
     }
-    for contest in contests.iter_mut() {
-        contest.timed_pass(plan)?;
-        if arguments.then.is_empty() {
-            contest.mounted = None;
+
+    fn show_failure(
+        &mut self,
+        plan: &Plan<'_>,
+        contest: &Contest,
+        error: &anyhow::Error,
+    ) -> anyhow::Result<()> {
+        let failure = format!("{error:#}");
+        self.failures.push(failure.clone());
+        let parameters = Parameters::new(plan.arguments, plan.keys, contest.is_pinned, false);
+        let failed = EngineFailure::new(contest.entry.name, parameters, failure);
+        (self.show)(&IndexLine::Failed(Box::new(failed)))
+    }
+
+    /// Opens and loads all engines side by side if they fit. Returns whether they are kept from
+    /// round to round.
+    fn mount_all(&mut self, plan: &Plan<'_>) -> anyhow::Result<bool> {
+        let starts_empty = plan.arguments.workload.starts_empty();
+        let others = self.contests.len() - 1;
+        let mut side_by_side = !starts_empty;
+        self.each(plan, |contest| {
+            if side_by_side {
+                let before = Machine::available_bytes();
+                contest.mount(plan)?;
+                let taken = before.saturating_sub(Machine::available_bytes()) as f64;
+                // The first engine's memory predicts that of all: where they do not fit, each is
+                // loaded anew for each round.
+                side_by_side =
+                    taken * others as f64 <= LARGEST_SHARE * Machine::available_bytes() as f64;
+            }
+            Ok(None)
+        })?;
+        if !side_by_side && others > 0 {
+            self.contests.iter_mut().for_each(|contest| contest.mounted = None);
         }
+        let keeps = side_by_side || (others == 0 && !starts_empty);
+        let goes_on = !plan.arguments.then.is_empty();
+        ensure_usage!(keeps || !goes_on, "--then needs memory for all engines side by side");
+        Ok(keeps)
     }
-    let reference = |contest: &&Contest| Some(contest.entry.name) == arguments.ratio_to.as_deref();
-    let reference = contests.iter().find(reference);
-    let result = |contest: &Contest| {
-        let parameters = Parameters::new(arguments, plan.keys, contest.is_pinned, keeps);
-        let reference = reference.map(|contest| &contest.measured);
-        IndexResult::new(contest.entry.name, parameters, &contest.measured, reference)
-    };
-    let mut results: Vec<IndexResult> = contests.iter().map(result).collect::<Result<_, _>>()?;
-    if arguments.dram {
-        let names: Vec<&str> = contests.iter().map(|contest| contest.entry.name).collect();
-        for (result, misses) in results.iter_mut().zip(dram::count(arguments, &names)?) {
-            result.dram_accesses_per_op = Some(misses.last_level);
-            result.first_level_misses_per_op = Some(misses.first_level);
-            result.dram_counted_by = Some(dram::method(arguments));
+
+    /// Prepares the loaded engines for the next workload. Returns true: they are kept.
+    fn go_on(&mut self, plan: &Plan<'_>) -> anyhow::Result<bool> {
+        self.each(plan, |contest| {
+            let before = std::mem::take(&mut contest.measured);
+            contest.measured.bytes_per_item = before.bytes_per_item;
+            contest.measured.index_bytes_per_item = before.index_bytes_per_item;
+            contest.positions.iter_mut().for_each(Position::begin_again);
+            let runner = contest.mounted.as_ref().context("it was measured before")?;
+            runner.run(&plan.config(plan.warm_up_limit(), false), &mut contest.positions);
+            Ok(None)
+        })?;
+        Ok(true)
+    }
+
+    /// Runs all rounds of one workload and its timed passes.
+    fn measure(&mut self, plan: &Plan<'_>, keeps: bool) -> anyhow::Result<()> {
+        let arguments = plan.arguments;
+        for round in 0..arguments.rounds {
+            self.each(plan, |contest| {
+                contest.round(plan, round)?;
+                if !keeps {
+                    contest.mounted = None;
+                }
+                Ok(None)
+            })?;
         }
+        let is_reference =
+            |contest: &&Contest| Some(contest.entry.name) == arguments.ratio_to.as_deref();
+        let reference = self.contests.iter().find(is_reference);
+        let reference = reference.map(|contest| contest.measured.rates.clone());
+        let mut counter = dram::Counter::new(arguments);
+        self.each(plan, |contest| {
+            contest.timed_pass(plan)?;
+            if arguments.then.is_empty() {
+                contest.mounted = None;
+            }
+            let name = contest.entry.name;
+            let parameters = Parameters::new(arguments, plan.keys, contest.is_pinned, keeps);
+            let reference = reference.as_deref();
+            let mut result = IndexResult::new(name, parameters, &contest.measured, reference)?;
+            if arguments.dram {
+                let misses = counter.count(name)?;
+                result.dram_accesses_per_op = Some(misses.last_level);
+                result.first_level_misses_per_op = Some(misses.first_level);
+                result.dram_counted_by = Some(dram::method(arguments));
+            }
+            Ok(Some(result))
+        })
     }
-    Ok(results)
 }
 
 /// Loads, warms up and runs a fixed number of operations, for a tool that counts from outside.
@@ -250,7 +306,7 @@ impl Contest {
     }
 
     /// Opens, loads and warms up the engine, unless it is mounted.
-    fn mount(&mut self, plan: &mut Plan<'_>) -> anyhow::Result<()> {
+    fn mount(&mut self, plan: &Plan<'_>) -> anyhow::Result<()> {
         if self.mounted.is_some() {
             return Ok(());
         }
@@ -306,7 +362,7 @@ impl Contest {
         Ok(())
     }
 
-    fn report(&mut self, plan: &mut Plan<'_>, limit: Limit, timed: bool) -> anyhow::Result<Report> {
+    fn report(&mut self, plan: &Plan<'_>, limit: Limit, timed: bool) -> anyhow::Result<Report> {
         self.mount(plan)?;
         let runner = self.mounted.as_ref().context("it was just mounted")?;
         let report = runner.run(&plan.config(limit, timed), &mut self.positions);
@@ -318,7 +374,7 @@ impl Contest {
         Ok(report)
     }
 
-    fn round(&mut self, plan: &mut Plan<'_>, round: usize) -> anyhow::Result<()> {
+    fn round(&mut self, plan: &Plan<'_>, round: usize) -> anyhow::Result<()> {
         let limit = plan.round_limit();
         let report = self.report(plan, limit, false)?;
         let rate = report.operations_per_second;
@@ -329,7 +385,7 @@ impl Contest {
         Ok(())
     }
 
-    fn timed_pass(&mut self, plan: &mut Plan<'_>) -> anyhow::Result<()> {
+    fn timed_pass(&mut self, plan: &Plan<'_>) -> anyhow::Result<()> {
         let limit = if plan.arguments.workload.starts_empty() {
             plan.growth_limit()
         } else {

@@ -21,5 +21,5 @@ pub use arguments::{IndexArguments, parse_paths};
 pub use caches::{CacheArguments, CacheResult, run_caches};
 pub use interleaving::LARGEST_SHARE;
 pub use interleaving::run;
-pub use result::IndexResult;
+pub use result::{EngineFailure, IndexLine, IndexResult};
 pub use runner::{EngineUnderTest, Runner, beside_maintenance, joined};

@@ -1,11 +1,58 @@
 //! The line that `bench index` prints for an engine.
 
 use amalgam_index::Statistics;
+use clap::ValueEnum;
 
 use crate::driver::arguments::IndexArguments;
 use crate::driver::requests::Tally;
-use crate::driver::watch::Watch;
+use crate::driver::watch::{POINT_SECONDS, Watch};
 use crate::measure::{Machine, Spread, Timing, commit};
+
+/// What `bench index` prints for an engine and a workload.
+#[derive(Clone, Debug, serde::Serialize)]
+#[serde(untagged)]
+pub enum IndexLine {
+    /// The engine was measured.
+    Measured(Box<IndexResult>),
+    /// The engine could not be measured.
+    Failed(Box<EngineFailure>),
+}
+
+impl IndexLine {
+    /// The line for people.
+    pub fn summary(&self) -> String {
+        match self {
+            Self::Measured(result) => result.summary(),
+            Self::Failed(failed) => {
+                format!("{:<16} not measured: {}", failed.engine, failed.failure)
+            }
+        }
+    }
+}
+
+/// An engine that failed before it was measured, for want of memory say. It has no figures.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct EngineFailure {
+    /// The name of the engine.
+    pub engine: String,
+    /// The commit that this program was built from; see [`commit`].
+    pub commit: &'static str,
+    /// The machine of the run; see [`Machine`].
+    pub machine: Machine,
+    /// The parameters of the run.
+    #[serde(flatten)]
+    pub parameters: Parameters,
+    /// The reason.
+    pub failure: String,
+}
+
+impl EngineFailure {
+    /// The failure of `engine`.
+    pub fn new(engine: &str, parameters: Parameters, failure: String) -> Self {
+        let (commit, machine) = (commit(), Machine::describe());
+        Self { engine: engine.to_owned(), commit, machine, parameters, failure }
+    }
+}
 
 /// The result of one engine: parameters, then figures. One operation is one key.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -183,6 +230,19 @@ impl Parameters {
     }
 }
 
+impl Parameters {
+    /// The parameters that distinguish the runs of one command, for a heading.
+    pub fn heading(&self) -> String {
+        let workload = self.workload.to_possible_value();
+        let workload = workload.as_ref().map_or("get", |value| value.get_name());
+        let thread = if self.threads == 1 { "thread" } else { "threads" };
+        format!(
+            "workload {workload}, theta {}; {} keys of {} + {} bytes; {} {thread}, batches of {}",
+            self.theta, self.keys, self.key_bytes, self.value_bytes, self.threads, self.batch
+        )
+    }
+}
+
 /// The measurements of one engine over all its rounds.
 #[derive(Default)]
 pub struct Measured {
@@ -209,17 +269,21 @@ pub struct Measured {
 }
 
 impl IndexResult {
-    /// Summarizes the measurements of `engine`.
+    /// Seconds between two points of the timeline.
+    pub const TIMELINE_SECONDS: f64 = POINT_SECONDS;
+
+    /// Summarizes the measurements of `engine`. `reference` are the rates of each round of the
+    /// engine named by `--ratio-to`.
     pub fn new(
         engine: &str,
         parameters: Parameters,
         measured: &Measured,
-        reference: Option<&Measured>,
+        reference: Option<&[f64]>,
     ) -> anyhow::Result<Self> {
         let rates = Spread::of(&measured.rates)
             .ok_or_else(|| anyhow::anyhow!("no round of {engine} was measured"))?;
         let ratios = reference.and_then(|reference| {
-            let pairs = measured.rates.iter().zip(&reference.rates);
+            let pairs = measured.rates.iter().zip(reference);
             Spread::of(&pairs.map(|(own, other)| own / other).collect::<Vec<_>>())
         });
         let timing = &measured.timing;

@@ -15,7 +15,7 @@ const SAMPLE: Duration = Duration::from_millis(5);
 const NAP: Duration = Duration::from_millis(50);
 
 /// The width in seconds of a point of the timeline.
-const POINT_SECONDS: f64 = 0.1;
+pub const POINT_SECONDS: f64 = 0.1;
 
 /// The least number of samples of a stretch whose throughput counts.
 const SHORTEST_STRETCH: usize = 4;
