@@ -15,7 +15,7 @@ use crate::connection::Role;
 
 /// Requests and operations of one client that are handled in a turn. A request with more operations
 /// is handled whole.
-const OPERATIONS_A_TURN: usize = 256;
+const OPERATIONS_A_TURN: usize = 1_024;
 
 /// What a packet counts for: its operations, at least one.
 fn weight(packet: &Packet) -> usize {
