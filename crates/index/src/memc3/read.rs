@@ -32,6 +32,17 @@ pub(super) struct Reader<'i, const SLOTS: usize> {
     pub(super) predictor: HeaderPredictor,
 }
 
+impl<const SLOTS: usize> Reader<'_, SLOTS> {
+    /// Stage 2 of a batch: loads the word with the key's tag from the bucket that stage 1 chose,
+    /// and prefetches its item.
+    #[inline(always)]
+    fn probe_chosen_bucket<P: Probe>(&self, bucket: &Bucket<SLOTS>, pair: &BucketPair) -> Word {
+        let (word, _) = first_word::<P, SLOTS>(bucket, pair.tag);
+        self.items.prefetch_item(word, &self.predictor);
+        word
+    }
+}
+
 /// The reads of one call, in the order in which their steps are carried out.
 pub(super) struct Reads<'r, 'i, 'g, const SLOTS: usize, S> {
     pub(super) reader: &'r mut Reader<'i, SLOTS>,
@@ -49,7 +60,7 @@ impl<'i: 'g, 'g, const SLOTS: usize, S: Sink> Reads<'_, 'i, 'g, SLOTS, S> {
     pub(super) fn read_one<P: Probe>(mut self, key: &Key<'_>) {
         let word = self.view.optimistic_probe_word::<P>(&BucketPair::of::<SLOTS>(key.hash()));
         // No key follows this one, so a break of the sink has nothing to stop.
-        let _ = self.answer(0, key, word);
+        let _ = self.answer(0, key, word, |_| ());
     }
 
     /// Reads all keys of the call, in a software pipeline. Returns how many were answered.
@@ -70,10 +81,19 @@ impl<'i: 'g, 'g, const SLOTS: usize, S: Sink> Reads<'_, 'i, 'g, SLOTS, S> {
                 if stage == 0 {
                     *bucket = reads.probe_first_bucket::<P>(&pair);
                 } else {
-                    *word = reads.probe_chosen_bucket::<P>(bucket, &pair);
+                    *word = reads.reader.probe_chosen_bucket::<P>(bucket, &pair);
                 }
             },
-            |reads, at, (_, word)| reads.answer(at, &keys[at], word),
+            |reads, at, (_, word), later| {
+                let hash = keys[at].hash();
+                reads.answer(at, &keys[at], word, |reader| {
+                    let is_same = |other: usize| keys[other].hash() == hash;
+                    later.renew(at, is_same, |_, (bucket, word)| {
+                        *word =
+                            reader.probe_chosen_bucket::<P>(bucket, &BucketPair::of::<SLOTS>(hash));
+                    });
+                })
+            },
         )
     }
 
@@ -93,22 +113,20 @@ impl<'i: 'g, 'g, const SLOTS: usize, S: Sink> Reads<'_, 'i, 'g, SLOTS, S> {
         select_unpredictable(is_there, first, second)
     }
 
-    /// Stage 2 of a batch: loads the word with the key's tag from the bucket that stage 1 chose,
-    /// and prefetches its item.
-    #[inline(always)]
-    fn probe_chosen_bucket<P: Probe>(&self, bucket: &Bucket<SLOTS>, pair: &BucketPair) -> Word {
-        let (word, _) = first_word::<P, SLOTS>(bucket, pair.tag);
-        self.reader.items.prefetch_item(word, &self.reader.predictor);
-        word
-    }
-
     /// Answers `key`, whose item `word` most likely names: at once if the item has the key and the
-    /// predicted header, as nearly all have where items are of a kind.
+    /// predicted header, as nearly all have where items are of a kind. Calls `renew` if it had to
+    /// look at the table anew: what was found for later keys of the batch is older.
     ///
     /// Always inlined: the sink ignores most of what it is handed, and the fewer instructions a
     /// read has, the more reads the processor overlaps.
     #[inline(always)]
-    fn answer(&mut self, position: usize, key: &Key<'_>, word: Word) -> ControlFlow<()> {
+    fn answer(
+        &mut self,
+        position: usize,
+        key: &Key<'_>,
+        word: Word,
+        renew: impl FnOnce(&Reader<'i, SLOTS>),
+    ) -> ControlFlow<()> {
         let has_tag = word.tag() == Geometry::<SLOTS>::tag(key.hash());
         if has_tag && self.reader.predictor.template().is_live(self.now) {
             let item = self.reader.items.item(word, self.guard);
@@ -120,17 +138,27 @@ impl<'i: 'g, 'g, const SLOTS: usize, S: Sink> Reads<'_, 'i, 'g, SLOTS, S> {
         let word = if has_tag { word } else { Word::EMPTY };
         // A copy, so that nothing takes the address of `self` and its fields stay in registers.
         let copy = Reads { reader: self.reader, sink: self.sink, ..*self };
-        copy.answer_slow_path(position, key, word)
+        copy.answer_slow_path(position, key, word, renew)
     }
 
     /// Answers `key` if the item of `word` has another header than predicted, or another key.
     /// `word` is [`Word::EMPTY`] if the probe found no word with the key's tag.
     #[inline(never)]
-    fn answer_slow_path(mut self, position: usize, key: &Key<'_>, word: Word) -> ControlFlow<()> {
+    fn answer_slow_path(
+        mut self,
+        position: usize,
+        key: &Key<'_>,
+        word: Word,
+        renew: impl FnOnce(&Reader<'i, SLOTS>),
+    ) -> ControlFlow<()> {
         let probed = word.is_item().then(|| self.reader.items.item(word, self.guard));
         let item = match probed.filter(|item| item.has_key(key.bytes())) {
             Some(item) => Some(item),
-            None => self.validated_lookup(key),
+            None => {
+                let item = self.validated_lookup(key);
+                renew(self.reader);
+                item
+            }
         };
         self.hand_over(position, item)
     }

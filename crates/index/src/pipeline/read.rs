@@ -29,7 +29,7 @@ impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
         let guard = self.pool.pin();
         let locator = self.optimistic_probe::<C>(key);
         // A break has no effect, as no key follows.
-        let _ = self.answer::<C>(0, key, locator, now, &guard, sink);
+        let _ = self.answer::<C>((0, key), locator, now, &guard, sink, |_| ());
     }
 
     /// Reads a batch of keys. Returns the number of keys answered.
@@ -57,7 +57,15 @@ impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
                     worker.store.memory.prefetch_item_at(reference, reach);
                 }
             },
-            |worker, at, locator| worker.answer::<C>(at, &keys[at], locator, now, &guard, sink),
+            |worker, at, locator, later| {
+                let (key, hash) = (&keys[at], keys[at].hash());
+                worker.answer::<C>((at, key), locator, now, &guard, sink, |worker| {
+                    let is_same = |other: usize| keys[other].hash() == hash;
+                    later.renew(at, is_same, |other, locator| {
+                        *locator = worker.optimistic_probe::<C>(&keys[other]);
+                    });
+                })
+            },
         )
     }
 
@@ -72,16 +80,17 @@ impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
 
     /// Answers a key whose item `locator` most likely names. It answers at once if the item's
     /// header is as predicted and the item has the key, which is nearly always so if items are
-    /// alike.
+    /// alike. Calls `renew` if it had to look at the bucket anew: what was found for later keys of
+    /// the batch is older.
     #[inline]
     fn answer<'g, C: Compare>(
         &mut self,
-        position: usize,
-        key: &Key<'_>,
+        (position, key): (usize, &Key<'_>),
         locator: Locator,
         now: &Now,
         guard: &'g Guard<'_>,
         sink: &mut impl Sink,
+        renew: impl FnOnce(&Self),
     ) -> ControlFlow<()>
     where
         'i: 'g,
@@ -97,7 +106,11 @@ impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
         }
         let item = match item.has_key(key.bytes()) {
             true => Some(item),
-            false => self.find_carefully::<C>(key, guard),
+            false => {
+                let item = self.find_carefully::<C>(key, guard);
+                renew(self);
+                item
+            }
         };
         match item {
             Some(item) => {
