@@ -11,12 +11,8 @@ use amalgam_op::{Get, Verb};
 use crate::{HotRingR, HotRingS, Memc3, Mercury, Pipeline};
 
 fn map<E: Engine>() -> Map<E> {
-    map_of(8 << 20)
-}
-
-fn map_of<E: Engine>(memory_bytes: usize) -> Map<E> {
     MapBuilder::new()
-        .memory_bytes(memory_bytes)
+        .memory_bytes(8 << 20)
         .max_item_bytes(1 << 16)
         .handles(4)
         .open()
@@ -118,9 +114,7 @@ fn items_live_for_longer_than_thirty_days() {
 /// What is decided by a value, by all threads at once, for every engine.
 fn changes<E: Engine>() {
     const ROUNDS: u64 = 500;
-    // A page for each thread and each length that the text passes: in less memory a number may be
-    // evicted for a page that has no item any more.
-    let map = map_of::<E>(64 << 20);
+    let map = map::<E>();
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {

@@ -269,8 +269,8 @@ impl Pool<'_> {
     ) {
         let memory = self.memory;
         let classes = (0..memory.classes.count()).filter(|class| *class != receiver);
-        let pages = classes.map(|class| memory.class_states[class].pages.load(Ordering::Relaxed));
-        let most_bytes = u64::from(pages.max().unwrap_or(0)) << memory.page_shift;
+        let pages = classes.map(|class| memory.pages_of(class)).max().unwrap_or(0);
+        let most_bytes = u64::from(pages) << memory.page_shift;
         if memory.large.held_bytes() > most_bytes
             && self.evict_large(memory.page_bytes(), Take::Cold, now, swap) > 0
         {
@@ -279,24 +279,25 @@ impl Pool<'_> {
         self.evacuate_donor(receiver, now, swap);
     }
 
-    /// Empties one page of the class that holds most pages, for class `receiver`, for large items
-    /// (the number after the last class) or for any class (`usize::MAX`).
+    /// Empties one page for class `receiver`, for large items (the number after the last class) or
+    /// for any class (`usize::MAX`): a page of a class without items, or else of the class that
+    /// holds most pages.
     pub(super) fn evacuate_donor(
         &mut self,
         receiver: usize,
         now: &Now,
         swap: &mut Swap<'_>,
     ) -> bool {
-        let pages = |class: usize| self.memory.class_states[class].pages.load(Ordering::Relaxed);
-        let classes = 0..self.memory.classes.count();
+        let memory = self.memory;
+        let classes = (0..memory.classes.count()).filter(|class| *class != receiver);
         let mut donors: Vec<_> = classes
-            .filter(|class| *class != receiver && pages(*class) > 0)
-            .map(|class| (pages(class), class))
+            .filter(|class| memory.pages_of(*class) > 0)
+            .map(|class| (memory.items_of(class) == 0, memory.pages_of(class), class))
             .collect();
         donors.sort_unstable_by(|left, right| right.cmp(left));
         // A class that lacks a page may take any free one; large items need several.
-        let kept_for = Some(receiver).filter(|receiver| *receiver == self.memory.classes.count());
-        donors.into_iter().any(|(_, class)| self.evacuate_for(class, kept_for, now, swap))
+        let kept_for = Some(receiver).filter(|receiver| *receiver == memory.classes.count());
+        donors.into_iter().any(|(_, _, class)| self.evacuate_for(class, kept_for, now, swap))
     }
 
     /// Empties the page of a class that has most free slots: its items move to other pages of the

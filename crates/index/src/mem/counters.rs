@@ -62,6 +62,16 @@ impl Memory {
         self.sum(|counters| &counters.class_items[class])
     }
 
+    /// The number of pages of one size class.
+    pub(super) fn pages_of(&self, class: usize) -> u32 {
+        self.class_states[class].pages.load(Ordering::Relaxed)
+    }
+
+    /// Whether a size class without items holds pages.
+    pub(super) fn has_empty_class(&self) -> bool {
+        (0..self.classes.count()).any(|class| self.pages_of(class) > 0 && self.items_of(class) == 0)
+    }
+
     /// The part of an engine's statistics that this module knows.
     pub fn index_statistics(&self) -> Statistics {
         Statistics {

@@ -698,8 +698,12 @@ impl<'m> Pool<'m> {
         }
         page.set(PageState::Full, class);
         // SeqCst on both sides: see `Memory::free`.
-        if page.free() >= self.memory.geometries[class].worth_taking {
+        let (free, geometry) = (page.free(), &self.memory.geometries[class]);
+        if free >= geometry.worth_taking {
             self.memory.make_partial(page_number, class);
+        }
+        if free == geometry.slots {
+            self.memory.empty_pages.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -56,6 +56,9 @@ const GRACE_ROUNDS: usize = 120;
 /// As [`GRACE_ROUNDS`] if an item of the class waits that this worker retired: about 0.15 s. An
 /// eviction would wait for the same workers, and longer.
 const OWN_GRACE_ROUNDS: usize = 768;
+/// As [`GRACE_ROUNDS`] if a class without items holds pages: about 2 ms, in which workers that run
+/// give up what they keep at hand.
+const EMPTY_ROUNDS: usize = 16;
 /// A request takes a slot of a larger class of at most this many times the size, so that few small
 /// items cannot use up the pages of long ones.
 const LARGER_FACTOR: u32 = 4;
@@ -193,8 +196,7 @@ impl Pool<'_> {
 
     /// The number of slots in all pages of a class.
     pub(super) fn slots_of(&self, class: usize) -> u64 {
-        let pages = u64::from(self.memory.class_states[class].pages.load(Ordering::Relaxed));
-        pages * u64::from(self.memory.geometries[class].slots)
+        u64::from(self.memory.pages_of(class)) * u64::from(self.memory.geometries[class].slots)
     }
 
     /// The number of slots that the class keeps free or waiting for a grace period once it is full.
@@ -223,6 +225,7 @@ impl Pool<'_> {
         match need {
             Need::Class(class) if self.memory.evicts && self.has_waiting(class) => OWN_GRACE_ROUNDS,
             Need::Class(class) if self.waits_for_grace(class) => GRACE_ROUNDS,
+            Need::Class(_) if self.memory.has_empty_class() => EMPTY_ROUNDS,
             _ => 0,
         }
     }

@@ -163,6 +163,20 @@ fn the_slot_that_was_in_use_last_is_taken_first() {
     assert!(pool.scavenge(), "what was kept at hand was given back: the page is empty");
 }
 
+/// A worker replaces one item by longer and longer ones, and so holds pages without items in each
+/// class: these are taken, and the other item stays.
+#[cfg(not(miri))] // too many items for an interpreter
+#[test]
+fn no_item_makes_way_while_pages_hold_none() {
+    let toy = Toy::new(1 << 20, 32 << 10, true, 2);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    assert!(toy.set(&mut pool, &helper, 0, 100));
+    for length in (8..16_000).step_by(8) {
+        assert!(toy.set(&mut pool, &helper, 1, length));
+        assert_eq!(toy.memory.index_statistics().evictions, 0, "at length {length}");
+    }
+}
+
 #[cfg(not(miri))] // too many items for an interpreter
 #[test]
 fn a_full_memory_evicts_and_stays_within_its_limit() {
