@@ -18,6 +18,7 @@ mod mix;
 mod now;
 mod operation;
 mod outcome;
+mod plain_set;
 mod poison;
 
 pub use decide::{Decision, ItemWrite, MetaFlags, Part, decide};
@@ -28,4 +29,5 @@ pub use mix::{mix64, split_mix64};
 pub use now::{Expiry, Now};
 pub use operation::{Arithmetic, Compare, Delete, Get, Op, Store, StoreMode, Verb};
 pub use outcome::{Counted, Hit, Outcome, Written};
+pub use plain_set::PlainSet;
 pub use poison::IgnorePoison;

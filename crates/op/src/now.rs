@@ -63,6 +63,7 @@ impl Expiry {
     /// up to 30 days is relative, and a larger one is a Unix time. What is already over was over a
     /// second ago, so that it is for a batch that sampled its time in the second before this one,
     /// and does not count as an item that has waited for longer.
+    #[inline]
     pub fn from_client(seconds: i64, now: &Now) -> Self {
         let at = match seconds {
             0 => return Self::NEVER,

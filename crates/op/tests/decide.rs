@@ -5,7 +5,7 @@
 
 use amalgam_op::{
     Arithmetic, Compare, Decision, Delete, Expiry, Get, HashSeed, ItemView, Key, Now, Op, Outcome,
-    Store, StoreMode, Value, Verb, decide,
+    PlainSet, Store, StoreMode, Value, Verb, decide,
 };
 use proptest::prelude::*;
 
@@ -162,11 +162,9 @@ fn reference_count(item: Option<Item>, arithmetic: &Arithmetic, now: &Now) -> (O
     (Some(item), Seen::Number(after))
 }
 
-/// Executes a decision, as an engine would.
-fn execute(item: Option<Item>, op: &Op<'_>, now: &Now) -> (Option<Item>, Seen) {
-    const FRESH: u64 = 1_000_000;
-    let view = item.as_ref().map(|item| ItemView {
-        key: op.key.bytes(),
+fn view<'i>(key: &'i [u8], item: &'i Item) -> ItemView<'i> {
+    ItemView {
+        key,
         value: Value::Bytes(&item.value),
         flags: item.flags,
         expiry: Expiry(item.ends as u32),
@@ -176,7 +174,13 @@ fn execute(item: Option<Item>, op: &Op<'_>, now: &Now) -> (Option<Item>, Seen) {
         stale: false,
         won: false,
         last_access_seconds: None,
-    });
+    }
+}
+
+/// Executes a decision, as an engine would.
+fn execute(item: Option<Item>, op: &Op<'_>, now: &Now) -> (Option<Item>, Seen) {
+    const FRESH: u64 = 1_000_000;
+    let view = item.as_ref().map(|item| view(op.key.bytes(), item));
     let (after, outcome) = match decide(view.as_ref(), op, now, FRESH) {
         Decision::Keep(outcome) => (item, outcome),
         Decision::Remove(outcome) => (None, outcome),
@@ -261,6 +265,23 @@ enum Act {
     Store(StoreMode, Vec<u8>, u32, i64, Option<u64>),
     Arithmetic(Arithmetic),
     Delete(Option<u64>),
+}
+
+/// The modes of a store, mostly that of a set.
+fn mode() -> impl Strategy<Value = StoreMode> {
+    prop_oneof![
+        8 => Just(StoreMode::Set),
+        1 => Just(StoreMode::Add),
+        1 => Just(StoreMode::Replace),
+        1 => Just(StoreMode::Append),
+        1 => Just(StoreMode::Prepend),
+    ]
+}
+
+/// The id that a store compares, whether it asks for one, and the one that it gives: mostly none.
+fn cas_uses() -> impl Strategy<Value = (Option<u64>, bool, Option<u64>)> {
+    let id = || prop::option::weighted(0.2, 0..5_u64);
+    prop_oneof![1 => Just((None, false, None)), 1 => (id(), any::<bool>(), id())]
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -366,6 +387,25 @@ proptest! {
         let now = Now { seconds, ..now() };
         let expected = ends(sent, &now).min(u64::from(u32::MAX));
         prop_assert_eq!(u64::from(Expiry::from_client(sent, &now).0), expected);
+    }
+
+    #[test]
+    fn a_plain_set_is_decided_without_the_item(item in item(), value in value(),
+        (flags, expiry, mode, uses_cas, vivify) in
+        (any::<u32>(), expiry(), mode(), cas_uses(), prop::option::of(expiry()))) {
+        let now = now();
+        let (compare, wants_cas, new_cas) = uses_cas;
+        let compare = compare.map(|cas| Compare { cas, accepts_older_as_stale: cas % 2 == 0 });
+        let plain = Store::new(mode, &value, flags, expiry);
+        let store = Store { compare, vivify, wants_cas, new_cas, ..plain };
+        let op = Op { key: Key::new(b"key", &HashSeed::new(1)), verb: Verb::Store(store) };
+        let set = PlainSet::of(&op, &now);
+        prop_assert_eq!(set.is_some(), mode == StoreMode::Set && uses_cas == (None, false, None));
+        if let Some(set) = set {
+            let view = item.as_ref().map(|item| view(b"key", item));
+            let decided = decide(view.as_ref(), &op, &now, 1 << 40);
+            prop_assert_eq!(format!("{decided:?}"), format!("{:?}", set.decision()));
+        }
     }
 
     #[test]

@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
     use crate::Configuration;
-    use crate::mem::{Memory, Pool, SlotLayout};
+    use crate::mem::{ItemLayout, Memory, Pool, SlotLayout};
 
     /// Adders change an item's word in place until it is sealed: the final word holds exactly the
     /// acknowledged changes, and no later one.
@@ -161,8 +161,7 @@ mod tests {
                 cas: None,
                 meta_flags: MetaFlags::default(),
             };
-            let layout =
-                pool.item_layout(b"key", &item_write, 0, &Now::at(1)).expect("it fits a header");
+            let layout = ItemLayout::new(3, &item_write, 0, &Now::at(1)).expect("it fits a header");
             let slot = pool.reserve(layout).expect("there is room");
             let reference = pool.fill(slot, b"key", &item_write, &[]);
             let add = || {

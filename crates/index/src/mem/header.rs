@@ -18,7 +18,7 @@
 //! `SlotLayout::Linked`, header and word are aligned to 16 bytes and can be exchanged by one
 //! instruction.
 
-use amalgam_op::{ItemWrite, MetaFlags, Now};
+use amalgam_op::{ItemWrite, MetaFlags, Now, PlainSet};
 
 /// The longest value that lives in the item's word.
 pub const WORD_BYTES: usize = 8;
@@ -122,6 +122,14 @@ impl Header {
     #[inline]
     pub(super) fn looks_like(self, other: Self) -> bool {
         (self.0 ^ other.0) << (u64::BITS - ACCESS_SHIFT) == 0
+    }
+
+    /// Whether both headers agree in state, lengths, fields and generation, and in being neither
+    /// stale nor won: in all that a write decides.
+    #[inline]
+    pub(super) fn is_written_like(self, other: Self) -> bool {
+        const HINTS: u64 = Header::RECENT | Header::FETCHED | u64::MAX << ACCESS_SHIFT;
+        (self.0 ^ other.0) & !HINTS == 0
     }
 
     /// This header with the recency and fetched bits set and an access at `seconds`
@@ -237,6 +245,25 @@ impl ItemLayout {
             | choose(item_write.meta_flags.fetched, Header::FETCHED)
             | choose(item_write.meta_flags.stale, 1 << STALE_SHIFT)
             | choose(item_write.meta_flags.won, 1 << WON_SHIFT)
+            | (u64::from(now.generation) & GENERATION_MASK) << GENERATION_SHIFT
+            | access_code(now.seconds) << ACCESS_SHIFT
+            | (key_bytes as u64) << KEY_SHIFT
+            | (value_bytes as u64) << VALUE_SHIFT;
+        Some(Self { header: Header(header) })
+    }
+
+    /// The layout of the item that a plain set stores. None if its key or value is too long for a
+    /// header.
+    #[inline]
+    pub(super) fn of_plain_set(key_bytes: usize, set: &PlainSet<'_>, now: &Now) -> Option<Self> {
+        let value_bytes = set.value.len();
+        if value_bytes > MAX_VALUE_BYTES || key_bytes > usize::from(u8::MAX) {
+            return None;
+        }
+        let header = LIVE
+            | u64::from(value_bytes <= WORD_BYTES) << HAS_WORD.trailing_zeros()
+            | u64::from(set.flags != 0) << HAS_FLAGS.trailing_zeros()
+            | u64::from(set.expiry.0 != 0) << HAS_EXPIRY.trailing_zeros()
             | (u64::from(now.generation) & GENERATION_MASK) << GENERATION_SHIFT
             | access_code(now.seconds) << ACCESS_SHIFT
             | (key_bytes as u64) << KEY_SHIFT

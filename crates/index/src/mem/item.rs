@@ -187,6 +187,7 @@ impl<'g> Item<'g> {
 
     /// Changes the word in place; this is the linearization point of the change. Requires: the
     /// caller holds the lock that keeps the item linked and other threads from changing it.
+    #[inline]
     pub fn change_word(&self, word: [u8; WORD_BYTES], is_fetched: bool) {
         // Release pairs with the acquire in `Item::view`.
         self.word().store(u64::from_le_bytes(word), Ordering::Release);
@@ -233,7 +234,7 @@ pub(super) struct NewItem<'a> {
 
 impl NewItem<'_> {
     /// The bytes from `offset` on, to be written.
-    fn bytes(&mut self, offset: usize, length: usize) -> &mut [u8] {
+    pub(super) fn bytes(&mut self, offset: usize, length: usize) -> &mut [u8] {
         // SAFETY: the slot is at least as long as its layout says, and no other thread accesses it
         // before its header says that it is live.
         unsafe { std::slice::from_raw_parts_mut(self.header.add(offset).as_ptr(), length) }
@@ -251,27 +252,44 @@ impl NewItem<'_> {
         if header.has_word() {
             let mut word = [0; WORD_BYTES];
             item_write.write_value(current, &mut word[..length]);
-            // SAFETY: the word follows the header, 8-byte aligned, and belongs to this thread
-            // alone. It is written as an atomic because later accesses are atomic.
-            let target = unsafe { self.header.add(8).cast::<AtomicU64>().as_ref() };
-            target.store(u64::from_le_bytes(word), Ordering::Relaxed);
+            self.write_word(u64::from_le_bytes(word));
         }
         if let Some(cas) = item_write.cas {
             self.bytes(header.cas_offset(), 8).copy_from_slice(&cas.to_le_bytes());
         }
-        let mut offset = header.flags_offset();
-        if header.has_flags() {
-            self.bytes(offset, 4).copy_from_slice(&item_write.flags.to_le_bytes());
-            offset += 4;
-        }
-        if header.has_expiry() {
-            self.bytes(offset, 4).copy_from_slice(&item_write.expiry.0.to_le_bytes());
-        }
+        self.write_flags_and_expiry(header, item_write.flags, item_write.expiry);
         self.bytes(header.key_offset(), key.len()).copy_from_slice(key);
         if !header.has_word() {
             let target = self.bytes(header.key_offset() + key.len(), length);
             item_write.write_value(current, target);
         }
+        self.publish_header(header);
+    }
+
+    /// Writes the word. Requires: the item has one.
+    #[inline]
+    pub(super) fn write_word(&mut self, word: u64) {
+        // SAFETY: the word follows the header, 8-byte aligned, and belongs to this thread
+        // alone. It is written as an atomic because later accesses are atomic.
+        let target = unsafe { self.header.add(8).cast::<AtomicU64>().as_ref() };
+        target.store(word, Ordering::Relaxed);
+    }
+
+    /// Writes those of the two fields that the item has.
+    pub(super) fn write_flags_and_expiry(&mut self, header: Header, flags: u32, expiry: Expiry) {
+        let mut offset = header.flags_offset();
+        if header.has_flags() {
+            self.bytes(offset, 4).copy_from_slice(&flags.to_le_bytes());
+            offset += 4;
+        }
+        if header.has_expiry() {
+            self.bytes(offset, 4).copy_from_slice(&expiry.0.to_le_bytes());
+        }
+    }
+
+    /// Writes the header: from then on walks of the memory find a live item.
+    #[inline]
+    pub(super) fn publish_header(self, header: Header) {
         // SAFETY: the slot starts with its header, 8-byte aligned.
         let word = unsafe { self.header.cast::<AtomicU64>().as_ref() };
         // Release pairs with the acquire in `Memory::live_item_at` (CLOCK and sweep).

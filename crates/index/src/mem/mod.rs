@@ -30,8 +30,10 @@ mod header_predictor;
 mod header_template;
 mod item;
 mod large;
+mod magazine;
 mod page;
 mod pin;
+mod plain;
 mod pool;
 mod probation;
 mod retired;
@@ -52,6 +54,8 @@ pub use header_template::HeaderTemplate;
 pub use item::{Item, ItemRef};
 pub(crate) use item::{prefetch, prefetch_for_write};
 pub use pin::Pinned;
+pub(crate) use plain::padded;
+pub use plain::{PlainItem, Unpublished};
 pub use pool::{Grace, Pinner, Pool, Slot};
 pub use table::{Table, Zeroable};
 pub use writer::{Attempt, Writer, spared_by};
@@ -464,7 +468,7 @@ impl Memory {
     /// The class of a slot that another item may take at once after the grace period. None if the
     /// slot must be freed through its bitmap.
     fn class_to_reuse(&self, item: ItemRef) -> Option<usize> {
-        if self.is_large(item) || !self.pins.is_empty() {
+        if self.is_large(item) {
             return None;
         }
         let (state, class) = self.pages[(item.to_bits() >> self.page_shift) as usize].state();

@@ -12,14 +12,14 @@ use amalgam_op::{ItemView, ItemWrite, Now, Op};
 
 use super::budget::{Need, Shortage};
 use super::cas::CasIds;
-use super::class::LINE_BYTES;
 use super::counters::{Counters, add, subtract};
 use super::epoch::Guard;
 use super::header::{Header, ItemLayout};
 use super::item::NewItem;
+use super::magazine::Magazine;
 use super::page::PageState;
 use super::retired::{Bag, Retired};
-use super::{Item, ItemRef, Memory, prefetch_for_write};
+use super::{Item, ItemRef, Memory};
 
 /// A bag is sealed when it holds this many items or [`BAG_BYTES`]: one membarrier serves them all.
 const BAG_ITEMS: usize = 512;
@@ -35,8 +35,6 @@ const MAGAZINE_SLOTS: usize = BAG_ITEMS;
 pub(super) const NO_TRADE: u32 = u32::MAX;
 /// Empty bags kept for reuse.
 const SPARE_BAGS: usize = 8;
-/// Cache lines of the next slot that are prefetched; the processor detects the stream of the rest.
-const MOST_LINES_AHEAD: usize = 4;
 
 /// A thread's access to a [`Memory`].
 pub struct Pool<'m> {
@@ -99,16 +97,6 @@ impl Current {
     }
 }
 
-/// Slots that are reused without going through the bitmap. They were in use a short while ago, so
-/// they are in a cache more often than slots from the bitmap.
-#[derive(Default)]
-struct Magazine {
-    slots: Vec<ItemRef>,
-    /// The number of slots taken since bags were last emptied: the magazine need not hold more,
-    /// unless the class trades.
-    taken: usize,
-}
-
 /// Memory for one item, owned by the pool's thread until it is filled or given back.
 #[must_use = "a slot that is neither filled nor given back is lost"]
 #[derive(Debug)]
@@ -122,6 +110,11 @@ impl Slot {
     pub fn layout(&self) -> ItemLayout {
         self.layout
     }
+
+    #[inline]
+    pub(super) fn into_reference(self) -> ItemRef {
+        self.reference
+    }
 }
 
 impl<'m> Pool<'m> {
@@ -132,14 +125,19 @@ impl<'m> Pool<'m> {
     /// If there are more pools than [`crate::Configuration::workers`].
     pub fn new(memory: &'m Arc<Memory>) -> Self {
         let slot = memory.epochs.take_slot().expect("more workers than the index was opened for");
+        let max_bag_bytes = BAG_BYTES.min(memory.budget.limit() / BAG_SHARE);
+        let magazine = |class: usize| {
+            let slot_bytes = memory.geometries[class].slot_bytes as usize;
+            Magazine::new(MAGAZINE_SLOTS.min(max_bag_bytes / slot_bytes))
+        };
         Self {
             memory,
             slot,
             current: vec![Current::without_page(NO_TRADE); memory.classes.count()].into(),
-            magazines: (0..memory.classes.count()).map(|_| Magazine::default()).collect(),
+            magazines: (0..memory.classes.count()).map(magazine).collect(),
             bag: Vec::with_capacity(BAG_ITEMS),
             bag_bytes: 0,
-            max_bag_bytes: BAG_BYTES.min(memory.budget.limit() / BAG_SHARE),
+            max_bag_bytes,
             limbo: VecDeque::new(),
             spare_bags: Vec::new(),
             cas_ids: CasIds::default(),
@@ -369,7 +367,8 @@ impl<'m> Pool<'m> {
         }
     }
 
-    fn push_retired(&mut self, retired: Retired, bytes: usize) {
+    #[inline]
+    pub(super) fn push_retired(&mut self, retired: Retired, bytes: usize) {
         self.memory.note_retired(retired);
         self.bag.push(retired);
         self.bag_bytes += bytes;
@@ -437,21 +436,24 @@ impl<'m> Pool<'m> {
             has_freed = true;
         }
         if has_freed {
-            self.magazines.iter_mut().for_each(|magazine| magazine.taken = 0);
+            self.magazines.iter_mut().for_each(Magazine::forget_taken);
         }
         has_freed
     }
 
     fn empty(&mut self, mut bag: Bag) {
+        // No item of the bag can be pinned any more: its grace period is over.
+        let has_pins = !self.memory.pins.is_empty();
         for (place, retired) in bag.retired.iter().enumerate() {
+            if !has_pins && self.keep_in_magazine(*retired) {
+                continue;
+            }
             // A locked instruction writes each item's bitmap word and would wait for its cache
-            // line.
+            // line. What follows an item that no magazine keeps is mostly kept by none either.
             if let Some(ahead) = bag.retired.get(place + FREES_AHEAD) {
                 self.memory.prefetch_bitmap(*ahead);
             }
-            if !self.keep_in_magazine(*retired) {
-                self.free(*retired);
-            }
+            self.free(*retired);
         }
         bag.retired.clear();
         subtract(&self.counters().waiting_bytes, bag.bytes as u64);
@@ -461,21 +463,13 @@ impl<'m> Pool<'m> {
     }
 
     /// Puts a slot past its grace period into the magazine, if it is likely to be taken soon.
-    /// Returns whether it did.
+    /// Returns whether it did. Requires: the item is not pinned.
+    #[inline]
     fn keep_in_magazine(&mut self, retired: Retired) -> bool {
         let Some(item) = retired.as_item() else { return false };
         let Some(class) = self.memory.class_to_reuse(item) else { return false };
-        // What a class that trades has evicted is taken soon. In the bitmap of a full page it would
-        // be found late.
         let trades = self.credit(class) != NO_TRADE;
-        let Magazine { slots, taken } = &mut self.magazines[class];
-        let slot_bytes = self.memory.geometries[class].slot_bytes as usize;
-        let most = MAGAZINE_SLOTS.min(self.max_bag_bytes / slot_bytes);
-        let is_wanted = slots.len() < if trades { most } else { most.min(*taken) };
-        if is_wanted {
-            slots.push(item);
-        }
-        is_wanted
+        self.magazines[class].keep(item, trades)
     }
 
     fn free(&mut self, retired: Retired) {
@@ -497,7 +491,7 @@ impl<'m> Pool<'m> {
 
     /// The class of an item of `bytes` bytes; None if it is large.
     #[inline]
-    fn class_of(&self, bytes: usize) -> Option<usize> {
+    pub(super) fn class_of(&self, bytes: usize) -> Option<usize> {
         self.memory.classes.of(bytes + self.memory.layout.link_bytes())
     }
 
@@ -529,7 +523,7 @@ impl<'m> Pool<'m> {
 
     /// Whether a slot can be taken without a search.
     pub(super) fn has_at_hand(&self, class: usize) -> bool {
-        self.current[class].claimed != 0 || !self.magazines[class].slots.is_empty()
+        self.current[class].claimed != 0 || !self.magazines[class].is_empty()
     }
 
     /// The number of slots of the class that may be taken before the next eviction.
@@ -567,11 +561,9 @@ impl<'m> Pool<'m> {
     /// Takes the slot that was freed last.
     #[inline]
     fn take_from_magazine(&mut self, class: usize) -> Option<ItemRef> {
-        let magazine = &mut self.magazines[class];
-        magazine.taken += 1;
-        let slot = magazine.slots.pop()?;
-        if let Some(next) = magazine.slots.last().copied() {
-            self.ask_for(class, next.to_bits());
+        let (slot, next) = self.magazines[class].take()?;
+        if let Some(next) = next {
+            self.memory.prefetch_slot(class, next.to_bits());
         }
         Some(slot)
     }
@@ -606,19 +598,7 @@ impl<'m> Pool<'m> {
             return;
         }
         let slot = word * 64 + bits.trailing_zeros();
-        self.ask_for(class, self.memory.page_start(page) + geometry.header_of(slot));
-    }
-
-    /// Prefetches the lines of the slot whose header lies at `offset`.
-    #[inline]
-    fn ask_for(&self, class: usize, offset: u64) {
-        let start = offset - self.memory.layout.link_bytes() as u64;
-        let slot_start = self.memory.arena.at(start).as_ptr();
-        let slot_bytes = self.memory.geometries[class].slot_bytes as usize;
-        let lines = (start as usize % LINE_BYTES + slot_bytes).div_ceil(LINE_BYTES);
-        for line in 0..lines.min(MOST_LINES_AHEAD) {
-            prefetch_for_write(slot_start.wrapping_add(line * LINE_BYTES));
-        }
+        self.memory.prefetch_slot(class, self.memory.page_start(page) + geometry.header_of(slot));
     }
 
     /// Takes a slot of `class` from pages that the class already has.
@@ -678,8 +658,7 @@ impl<'m> Pool<'m> {
 
     /// Frees the slots in the magazine of `class`, and stops owning its page, if any.
     pub(super) fn give_up(&mut self, class: usize) {
-        // The fresh magazine has `taken` 0, so it keeps no slot until one is taken.
-        for slot in std::mem::take(&mut self.magazines[class]).slots {
+        for slot in self.magazines[class].drain() {
             self.free_slot(slot);
         }
         self.give_up_page(class);
@@ -716,7 +695,7 @@ impl<'m> Pool<'m> {
 
     /// Takes a page with free slots, unless a flush puts some into the magazine.
     fn take_page(&mut self, class: usize) -> bool {
-        let lacks = |pool: &Self| pool.magazines[class].slots.is_empty();
+        let lacks = |pool: &Self| pool.magazines[class].is_empty();
         self.take_partial(class)
             || self.take_free(class)
             || (self.flush() && lacks(self) && self.take_partial(class))
@@ -775,17 +754,6 @@ impl<'m> Pool<'m> {
         memory.format(page_number, class, was_used);
         self.own(class, page_number);
         true
-    }
-
-    /// See [`ItemLayout::new`].
-    pub fn item_layout(
-        &self,
-        key: &[u8],
-        item_write: &ItemWrite<'_>,
-        current: usize,
-        now: &Now,
-    ) -> Option<ItemLayout> {
-        ItemLayout::new(key.len(), item_write, current, now)
     }
 }
 

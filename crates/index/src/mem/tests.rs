@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 
 use amalgam_op::{Expiry, ItemWrite, MetaFlags, Now, Part};
 
-use super::{Item, ItemRef, Memory, Pool, SlotLayout};
+use super::{Item, ItemLayout, ItemRef, Memory, Pool, SlotLayout};
 use crate::Configuration;
 
 #[cfg(not(miri))] // too many items for an interpreter
@@ -80,8 +80,7 @@ impl Toy {
     ) -> bool {
         let (key, value) = (key(number), value(number, length));
         let item_write = ItemWrite { expiry, ..item_write(&value) };
-        let layout =
-            pool.item_layout(key.as_bytes(), &item_write, 0, &NOW).expect("it fits a header");
+        let layout = ItemLayout::new(key.len(), &item_write, 0, &NOW).expect("it fits a header");
         let slot = loop {
             match pool.reserve(layout) {
                 Ok(slot) => break slot,
@@ -382,7 +381,7 @@ fn what_others_took_is_evicted_again_at_once() {
     // Two items leave for this one, and more is free than it needs.
     assert!(toy.set(&mut pool, &helper, 33, LENGTH + (30 << 10)));
     let value = value(40, LENGTH + (30 << 10));
-    let layout = pool.item_layout(key(40).as_bytes(), &item_write(&value), 0, &NOW);
+    let layout = ItemLayout::new(key(40).len(), &item_write(&value), 0, &NOW);
     let layout = layout.expect("it fits a header");
     let (mut evicted, mut slot) = (0, None);
     let before = voluntary_switches();

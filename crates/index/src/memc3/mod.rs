@@ -22,6 +22,7 @@ mod probe;
 mod read;
 mod scan;
 mod scan_log;
+mod set;
 mod stripes;
 mod table;
 #[cfg(all(test, not(loom)))]

@@ -128,7 +128,14 @@ impl<const SLOTS: usize, V: Variant> Worker for Memc3Worker<'_, SLOTS, V> {
         each_way!(items.probe, P => reads.read_batch::<P>(keys))
     }
 
+    #[inline]
     fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+        if !V::IS_ABLATED {
+            let set = each_way!(self.reader.items.probe, P => self.set_present::<P>(op, now));
+            if let Some(outcome) = set {
+                return outcome;
+            }
+        }
         self.write(op, now, sink)
     }
 

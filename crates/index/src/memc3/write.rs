@@ -64,6 +64,7 @@ impl<const SLOTS: usize> ItemTable<SLOTS> {
 
 impl<'i, const SLOTS: usize, V: Variant> Memc3Worker<'i, SLOTS, V> {
     /// Carries out a write, by as many attempts as it takes.
+    #[inline(never)]
     pub(super) fn write(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
         let pair = BucketPair::of::<SLOTS>(op.key.hash());
         self.until_done(op, now, |worker, reserved| worker.attempt(op, pair, now, reserved, sink))

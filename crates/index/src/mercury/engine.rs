@@ -184,7 +184,10 @@ impl<L: Locking> Worker for MercuryWorker<'_, L> {
 
     #[inline]
     fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
-        self.execute(op, now, sink)
+        match self.set_at_hand(op, now) {
+            Some(outcome) => outcome,
+            None => self.execute(op, now, sink),
+        }
     }
 
     #[inline]

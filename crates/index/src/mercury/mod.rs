@@ -29,6 +29,8 @@ mod loom_tests;
 mod read;
 #[cfg(not(loom))]
 mod scan;
+#[cfg(not(loom))]
+mod set;
 mod tables;
 #[cfg(all(test, not(loom)))]
 mod tests;

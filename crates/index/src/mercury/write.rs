@@ -83,8 +83,8 @@ enum Attempt {
 }
 
 impl<L: Locking> MercuryWorker<'_, L> {
-    /// Implements [`crate::Worker::apply`].
-    #[inline]
+    /// Carries out any operation.
+    #[inline(never)]
     pub(super) fn execute(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
         loop {
             match self.attempt(op, now, sink) {

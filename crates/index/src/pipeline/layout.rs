@@ -15,6 +15,7 @@
 
 use amalgam_op::Expiry;
 
+use crate::mem::padded;
 use crate::sync::AtomicU64;
 
 /// The bytes of a memory line that belong to one slot.
@@ -135,39 +136,9 @@ pub(super) fn tag_of(key: &[u8], hash: u64) -> u64 {
     (key.len() as u64) << 8 | hash >> 56
 }
 
-/// 1 to 8 bytes as a little-endian number, padded with zeros. Overlapping loads avoid a loop over
-/// bytes.
-#[inline]
-fn padded(bytes: &[u8]) -> u64 {
-    let half = |at: usize| {
-        let mut word = [0; 4];
-        word.copy_from_slice(&bytes[at..at + 4]);
-        u64::from(u32::from_le_bytes(word))
-    };
-    let length = bytes.len();
-    if let Some(word) = bytes.first_chunk() {
-        u64::from_le_bytes(*word)
-    } else if length >= 4 {
-        half(0) | half(length - 4) << (8 * (length - 4))
-    } else {
-        let byte = |at: usize| u64::from(bytes[at]) << (8 * at);
-        byte(0) | byte(length / 2) | byte(length - 1)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stripes_are_padded_with_zeros() {
-        let bytes: Vec<u8> = (1..=8).collect();
-        for length in 1..=8 {
-            let mut word = [0; 8];
-            word[..length].copy_from_slice(&bytes[..length]);
-            assert_eq!(padded(&bytes[..length]), u64::from_le_bytes(word), "length {length}");
-        }
-    }
 
     #[test]
     fn a_pattern_holds_a_key_or_its_end() {

@@ -19,6 +19,8 @@ mod layout;
 mod loom_tests;
 #[cfg(not(loom))]
 mod read;
+#[cfg(not(loom))]
+mod set;
 #[cfg(any(not(loom), test))]
 mod slots;
 #[cfg(not(loom))]

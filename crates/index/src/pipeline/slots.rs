@@ -103,15 +103,46 @@ impl<const SLOTS: usize> Slots<SLOTS> {
         tag: u64,
         pattern: impl FnOnce() -> Pattern,
     ) -> Locator {
-        let bucket = self.bucket(index);
-        let mut candidates = C::tagged(&bucket[LOCATORS], tag);
-        if candidates & candidates.wrapping_sub(1) != 0 {
-            candidates = C::candidates(bucket, &pattern());
-        }
+        let candidates = self.likely_slots::<C>(index, tag, pattern);
         if candidates == 0 {
             return Locator::FREE;
         }
         self.locator(index, candidates.trailing_zeros() as usize)
+    }
+
+    /// As [`Slots::optimistic_probe`], with the slot. None if the key is absent or the slot is
+    /// being written.
+    #[inline]
+    pub(super) fn likely_slot<C: Compare>(
+        &self,
+        index: usize,
+        tag: u64,
+        pattern: impl FnOnce() -> Pattern,
+    ) -> Option<(usize, Locator)> {
+        let candidates = self.likely_slots::<C>(index, tag, pattern);
+        if candidates == 0 {
+            return None;
+        }
+        let slot = candidates.trailing_zeros() as usize;
+        let locator = self.locator(index, slot);
+        (!locator.is_free()).then_some((slot, locator))
+    }
+
+    /// A bit for each slot that may hold the key with this tag: at most one, or those whose stripes
+    /// were compared too.
+    #[inline]
+    fn likely_slots<C: Compare>(
+        &self,
+        index: usize,
+        tag: u64,
+        pattern: impl FnOnce() -> Pattern,
+    ) -> u32 {
+        let bucket = self.bucket(index);
+        let candidates = C::tagged(&bucket[LOCATORS], tag);
+        if candidates & candidates.wrapping_sub(1) != 0 {
+            return C::candidates(bucket, &pattern());
+        }
+        candidates
     }
 
     /// The first slot that may hold the key and whose locator `is_wanted` accepts, with its
@@ -240,6 +271,13 @@ impl<const SLOTS: usize> LockedBucket<'_, SLOTS> {
     pub(super) fn give_up(&self, slot: usize) {
         self.set_locator(slot, Locator::FREE);
         self.set_terms(slot, Terms::FREE);
+    }
+
+    /// Whether any slot has an expiry, so that [`LockedBucket::reclaim`] may find one that has
+    /// expired.
+    #[inline]
+    pub(super) fn has_expiries(&self) -> bool {
+        (0..SLOTS).fold(0, |expiries, slot| expiries | self.terms(slot).expiry().0) != 0
     }
 
     /// Gives up every slot but `except` that has expired at second `now`, and calls `given_up` with

@@ -74,7 +74,10 @@ impl<const SLOTS: usize> Worker for PipelineWorker<'_, SLOTS> {
 
     #[inline]
     fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
-        each_way!(self.store.compare, C => self.execute::<C>(op, now, sink))
+        each_way!(self.store.compare, C => match self.set_present::<C>(op, now) {
+            Some(outcome) => outcome,
+            None => self.execute::<C>(op, now, sink),
+        })
     }
 
     #[inline]

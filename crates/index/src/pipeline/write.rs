@@ -38,24 +38,25 @@ struct SlotMatch<'g> {
 }
 
 /// Items that left their slots under a lock, to be retired without it.
-struct Unlinked {
+pub(super) struct Unlinked {
     locators: [Locator; MAX_SLOTS],
     count: usize,
 }
 
 impl Unlinked {
-    const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { locators: [Locator::FREE; MAX_SLOTS], count: 0 }
     }
 
-    fn push(&mut self, locator: Locator) {
+    pub(super) fn push(&mut self, locator: Locator) {
         self.locators[self.count] = locator;
         self.count += 1;
     }
 }
 
 impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
-    /// Implements [`crate::Worker::apply`].
+    /// Carries out any operation.
+    #[inline(never)]
     pub(super) fn execute<C: Compare>(
         &mut self,
         op: &Op<'_>,
@@ -144,7 +145,7 @@ impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
     /// Retires items that were taken out of their slots. Requires: the caller has released the
     /// lock.
     #[inline]
-    fn retire_all(&mut self, unlinked: &Unlinked, now: &Now) {
+    pub(super) fn retire_all(&mut self, unlinked: &Unlinked, now: &Now) {
         if unlinked.count == 0 {
             return;
         }

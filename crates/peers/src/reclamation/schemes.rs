@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use amalgam_index::Configuration;
-use amalgam_index::mem::{ItemRef, Memory, Pool, SlotLayout};
+use amalgam_index::mem::{ItemLayout, ItemRef, Memory, Pool, SlotLayout};
 use amalgam_op::{Expiry, ItemWrite, MetaFlags, Now, Part};
 use anyhow::Context;
 use crossbeam_epoch::{Atomic, Collector, LocalHandle, Owned};
@@ -99,7 +99,7 @@ impl<const N: usize> OursThread<'_, N> {
             meta_flags: MetaFlags::default(),
         };
         let layout =
-            self.pool.item_layout(key, &item_write, 0, &NOW).context("an item too long")?;
+            ItemLayout::new(KEY_BYTES, &item_write, 0, &NOW).context("an item too long")?;
         let slot = match self.pool.reserve(layout) {
             Ok(slot) => slot,
             Err(_) => anyhow::bail!("the arena is full of items that wait to be freed"),
