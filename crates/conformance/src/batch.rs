@@ -1,9 +1,9 @@
 //! Batched gets: every size, duplicates, misses, sinks that break, and resumption.
 
 use amalgam_index::{Engine, Worker};
-use amalgam_op::Key;
+use amalgam_op::{Key, Store, StoreMode, Verb};
 
-use crate::harness::{Random, Recorder, Session, configuration, effort, open};
+use crate::harness::{Random, Recorder, Session, configuration, effort, open, stored};
 
 fn name(number: usize) -> Vec<u8> {
     format!("key {number}").into_bytes()
@@ -74,10 +74,60 @@ pub fn breaks_and_resumes<I: Engine>() {
     }
 }
 
+/// Threads that each apply batches of sets of the same few keys, several of one key in a batch. A
+/// thread never reads less than the last that it wrote itself, another never a number that is lower
+/// than one that it read before, and once all have ended each key holds a last one.
+pub fn sets_of_one_key_in_order<I: Engine>() {
+    const KEYS: usize = 3;
+    const THREADS: usize = 3;
+    const ROUNDS: usize = 400;
+    let index: I = open(&configuration());
+    let name = |thread: usize, key: usize| format!("set {thread} {key}").into_bytes();
+    // In the in-place word, and longer.
+    let value = |key: usize, number: usize| format!("{number:0width$}", width = 8 + key * 12);
+    let rounds = ROUNDS * effort();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let index = &index;
+            scope.spawn(move || {
+                let mut session = Session::new(index);
+                let mut lowest = [[0; KEYS]; THREADS];
+                for round in 0..rounds {
+                    let numbers: Vec<_> = (1..=24).map(|step| round * 24 + step).collect();
+                    let names: Vec<_> = numbers.iter().map(|n| name(thread, n % KEYS)).collect();
+                    let values: Vec<_> = numbers.iter().map(|n| value(n % KEYS, *n)).collect();
+                    let set = |value| Verb::Store(Store::new(StoreMode::Set, value, 0, 0));
+                    let ops = names.iter().zip(&values);
+                    let ops: Vec<_> = ops.map(|(n, v)| (&**n, set(v.as_bytes()))).collect();
+                    for ((outcome, item), value) in
+                        session.apply_batch(&ops).into_iter().zip(&values)
+                    {
+                        assert_eq!((outcome, item), (stored(value.len()), None));
+                    }
+                    for number in &numbers[numbers.len() - KEYS..] {
+                        lowest[thread][number % KEYS] = *number;
+                    }
+                    for (writer, lowest) in lowest.iter_mut().enumerate() {
+                        for (key, lowest) in lowest.iter_mut().enumerate() {
+                            let text = session.value(&name(writer, key)).unwrap_or_default();
+                            let text = String::from_utf8(text).expect("digits");
+                            let number = text.parse().unwrap_or(0);
+                            let is_own = writer == thread;
+                            assert!(number >= *lowest, "{writer} {key}: {number} after {lowest}");
+                            assert!(!is_own || number == *lowest, "{number} after {lowest}");
+                            *lowest = number;
+                        }
+                    }
+                    session.worker.quiesce();
+                }
+            });
+        }
+    });
+}
+
 /// A batch that touches an expired item, a flushed one and a live one tells them apart, and so does
 /// a read of one key.
 pub fn dead_items_miss<I: Engine>() {
-    use amalgam_op::{Store, StoreMode, Verb};
     let index: I = open(&configuration());
     let mut session = Session::new(&index);
     session.set(b"flushed", b"1");

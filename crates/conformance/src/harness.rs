@@ -161,6 +161,25 @@ impl<'i, I: Engine> Session<'i, I> {
         (outcome, item)
     }
 
+    /// Applies operations in one batch.
+    pub fn apply_batch(&mut self, ops: &[(&[u8], Verb<'_>)]) -> Vec<(Outcome, Option<Item>)> {
+        let seed = self.index.seed();
+        let hashed = ops.iter().map(|(key, verb)| Op { key: Key::new(key, seed), verb: *verb });
+        let hashed: Vec<_> = hashed.collect();
+        let mut outcomes = vec![Outcome::Unknown; ops.len()];
+        let mut sink = Recorder::default();
+        self.worker.apply_batch(&hashed, &self.now, &mut sink, &mut outcomes);
+        let mut shown = sink.seen.into_iter().peekable();
+        let answers = outcomes.into_iter().enumerate().map(|(position, outcome)| {
+            let item = shown.next_if(|(at, _)| *at == position).map(|(_, item)| item);
+            assert_eq!(item.is_some(), matches!(outcome, Outcome::Hit(_)), "{outcome:?}");
+            (outcome, item.map(|item| item.expect("a hit shows an item")))
+        });
+        let answers = answers.collect();
+        assert!(shown.next().is_none(), "items are shown in order, under their positions");
+        answers
+    }
+
     /// Stores `value` under `mode`, without flags, forever.
     pub fn store(&mut self, mode: StoreMode, key: &[u8], value: &[u8]) -> Outcome {
         self.apply(key, Verb::Store(Store::new(mode, value, 0, 0))).0

@@ -34,7 +34,8 @@ macro_rules! suite {
                 writes_change_the_cas_id cas_ids_are_not_reused
                 cas_ids_grow_from_worker_to_worker arithmetic not_a_number
                 arithmetic_with_initial delete touch marks vivify too_large counts;
-            batch: every_size breaks_and_resumes dead_items_miss prefetch_is_a_hint pins;
+            batch: every_size breaks_and_resumes dead_items_miss prefetch_is_a_hint pins
+                sets_of_one_key_in_order;
             time: expiry dead_to_every_verb flush last_access newer_generation_is_alive sweep
                 every_second_reclaims_what_has_expired;
             collisions: few_keys many_keys;

@@ -20,6 +20,8 @@ enum Step {
     Apply(usize, Act),
     /// Keys, and after how many answers the sink breaks.
     Batch(Vec<usize>, Option<usize>),
+    /// Operations that are applied in one batch.
+    ApplyBatch(Vec<(usize, Act)>),
     Advance(u32),
     Flush,
     Work,
@@ -157,6 +159,19 @@ fn arithmetic() -> impl Strategy<Value = Act> {
     )
 }
 
+/// A set without conditions, often with the length, flags and expiry of another one.
+fn set() -> impl Strategy<Value = Act> {
+    let value = prop_oneof![
+        3 => vec(any::<u8>(), 8..=8).prop_map(Content::Bytes),
+        3 => vec(any::<u8>(), 40..=40).prop_map(Content::Bytes),
+        2 => content(),
+    ];
+    let expiry = prop_oneof![8 => Just(0), 1 => Just(100), 1 => expiry()];
+    (value, prop_oneof![4 => Just(0), 1 => Just(7)], expiry).prop_map(|(value, flags, expiry)| {
+        Act::Store { mode: StoreMode::Set, value, flags, expiry, extra: StoreExtra::default() }
+    })
+}
+
 fn delete() -> impl Strategy<Value = Act> {
     let touch = prop::option::weighted(0.1, expiry());
     let compare = prop::option::weighted(0.2, id());
@@ -169,11 +184,13 @@ fn delete() -> impl Strategy<Value = Act> {
 }
 
 fn step(keys: usize) -> impl Strategy<Value = Step> {
-    let act = prop_oneof![4 => store(), 3 => get(), 2 => arithmetic(), 2 => delete()];
+    let act = || prop_oneof![4 => store(), 3 => get(), 2 => arithmetic(), 2 => delete()];
+    let mostly_sets = prop_oneof![3 => set(), 1 => act()];
     let batch = vec(0..keys, 0..40);
     let room = prop::option::of(1..20_usize);
     prop_oneof![
-        20 => (0..keys, act).prop_map(|(key, act)| Step::Apply(key, act)),
+        20 => (0..keys, act()).prop_map(|(key, act)| Step::Apply(key, act)),
+        3 => vec((0..keys, mostly_sets), 0..60).prop_map(Step::ApplyBatch),
         4 => (batch, room).prop_map(|(keys, room)| Step::Batch(keys, room)),
         2 => (0..120_u32).prop_map(Step::Advance),
         1 => Just(Step::Flush),
@@ -239,32 +256,58 @@ impl<'i, I: Engine> Side<'i, I> {
         }
     }
 
-    fn apply(&mut self, key: usize, act: &Act) -> (Outcome, Option<Item>) {
-        let name = name(key);
-        let (outcome, item) = match act {
-            Act::Get { get } => self.session.apply(&name, Verb::Get(*get)),
-            Act::Store { mode, value, flags, expiry, extra } => {
-                let value = value.bytes();
+    /// The verb of an act. `value` is what a store stores.
+    fn verb<'v>(&self, key: usize, act: &Act, value: &'v [u8]) -> Verb<'v> {
+        match act {
+            Act::Get { get } => Verb::Get(*get),
+            Act::Store { mode, flags, expiry, extra, .. } => {
                 let compare = extra.compare.as_ref().map(|(id, accepts_older_as_stale)| Compare {
                     cas: self.id(key, id),
                     accepts_older_as_stale: *accepts_older_as_stale,
                 });
                 let StoreExtra { vivify, wants_cas, new_cas, .. } = *extra;
-                let store = Store::new(*mode, &value, *flags, *expiry);
-                let store = Store { compare, vivify, wants_cas, new_cas, ..store };
-                self.session.apply(&name, Verb::Store(store))
+                let store = Store::new(*mode, value, *flags, *expiry);
+                Verb::Store(Store { compare, vivify, wants_cas, new_cas, ..store })
             }
             Act::Arithmetic { arithmetic, compare } => {
                 let compare = compare.as_ref().map(|id| self.id(key, id));
-                self.session.apply(&name, Verb::Arithmetic(Arithmetic { compare, ..*arithmetic }))
+                Verb::Arithmetic(Arithmetic { compare, ..*arithmetic })
             }
             Act::Delete { delete, compare } => {
                 let compare = compare.as_ref().map(|id| self.id(key, id));
-                self.session.apply(&name, Verb::Delete(Delete { compare, ..*delete }))
+                Verb::Delete(Delete { compare, ..*delete })
             }
+        }
+    }
+
+    fn apply(&mut self, key: usize, act: &Act) -> (Outcome, Option<Item>) {
+        let value = match act {
+            Act::Store { value, .. } => value.bytes(),
+            _ => Vec::new(),
         };
+        let verb = self.verb(key, act, &value);
+        let (outcome, item) = self.session.apply(&name(key), verb);
         let item = item.map(|item| self.normal_item(key, item));
         (self.normal_outcome(key, outcome), item)
+    }
+
+    /// Applies operations in one batch. Ids that an operation compares were seen before it.
+    fn apply_batch(&mut self, acts: &[(usize, Act)]) -> Vec<(Outcome, Option<Item>)> {
+        let names: Vec<_> = acts.iter().map(|(key, _)| name(*key)).collect();
+        let values = acts.iter().map(|(_, act)| match act {
+            Act::Store { value, .. } => value.bytes(),
+            _ => Vec::new(),
+        });
+        let values: Vec<_> = values.collect();
+        let verb = |(value, (key, act)): (_, &(usize, Act))| self.verb(*key, act, value);
+        let verbs = values.iter().map(Vec::as_slice).zip(acts).map(verb);
+        let ops: Vec<_> = names.iter().map(Vec::as_slice).zip(verbs).collect();
+        let answers = self.session.apply_batch(&ops);
+        let answers = acts.iter().zip(answers).map(|((key, _), (outcome, item))| {
+            let item = item.map(|item| self.normal_item(*key, item));
+            (self.normal_outcome(*key, outcome), item)
+        });
+        answers.collect()
     }
 
     fn batch(&mut self, keys: &[usize], room: Option<usize>) -> Vec<Option<Item>> {
@@ -298,6 +341,9 @@ fn compare<I: Engine>(
             }
             Step::Batch(keys, room) => {
                 prop_assert_eq!(ours.batch(keys, *room), theirs.batch(keys, *room), "{:?}", step);
+            }
+            Step::ApplyBatch(acts) => {
+                prop_assert_eq!(ours.apply_batch(acts), theirs.apply_batch(acts), "{:?}", step);
             }
             Step::Advance(seconds) => {
                 ours.session.now.seconds += seconds;

@@ -155,6 +155,27 @@ pub trait Worker {
     /// `sink.hit(0, …)` first. If `sink.later(0)` was called, nothing was done.
     fn apply(&mut self, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome;
 
+    /// Carries `ops` out one after the other, each as [`Worker::apply`] does and atomic by itself;
+    /// the batch is no transaction. The outcome of each goes to its place in `outcomes`, an item
+    /// that one hit to `sink` under its position first. Operations on one key take effect in their
+    /// order.
+    ///
+    /// Faster than one call for each: the memory system fetches what later operations need while
+    /// the processor works on earlier ones.
+    ///
+    /// # Panics
+    ///
+    /// If `outcomes` is shorter than `ops`.
+    fn apply_batch(
+        &mut self,
+        ops: &[Op<'_>],
+        now: &Now,
+        sink: &mut impl Sink,
+        outcomes: &mut [Outcome],
+    ) {
+        apply_each(self, ops, now, sink, outcomes);
+    }
+
     /// Asks the memory system for the index words of `key`; a hint, for requests that are applied
     /// one by one.
     fn prefetch(&self, key: &Key<'_>);
@@ -185,6 +206,20 @@ pub trait Worker {
     #[inline]
     fn late_answers(&mut self) -> Option<&mut dyn LateAnswers> {
         None
+    }
+}
+
+/// Implements [`Worker::apply_batch`] by [`Worker::prefetch`] and [`Worker::apply`].
+pub(crate) fn apply_each<W: Worker + ?Sized>(
+    worker: &mut W,
+    ops: &[Op<'_>],
+    now: &Now,
+    sink: &mut impl Sink,
+    outcomes: &mut [Outcome],
+) {
+    ops.iter().for_each(|op| worker.prefetch(&op.key));
+    for (position, (op, outcome)) in ops.iter().zip(&mut outcomes[..ops.len()]).enumerate() {
+        *outcome = worker.apply(op, now, &mut SinkAt { sink, position });
     }
 }
 
@@ -220,6 +255,41 @@ pub trait Sink {
     /// batch before this key.
     fn later(&mut self, position: usize) {
         let _ = position;
+    }
+}
+
+/// The sink of an operation of a batch: what the operation tells under position 0, this passes on
+/// under the operation's position.
+pub(crate) struct SinkAt<'s, S> {
+    /// The sink of the batch.
+    pub(crate) sink: &'s mut S,
+    /// The operation's position.
+    pub(crate) position: usize,
+}
+
+impl<S: Sink> Sink for SinkAt<'_, S> {
+    fn hit(&mut self, _: usize, found: &Found<'_>) -> ControlFlow<()> {
+        self.sink.hit(self.position, found)
+    }
+
+    fn miss(&mut self, _: usize) -> ControlFlow<()> {
+        self.sink.miss(self.position)
+    }
+
+    fn dead(&mut self, _: usize, is_flushed: bool) -> ControlFlow<()> {
+        self.sink.dead(self.position, is_flushed)
+    }
+
+    fn unanswered(&mut self, _: usize) -> ControlFlow<()> {
+        self.sink.unanswered(self.position)
+    }
+
+    fn patience(&self, _: usize) -> Patience {
+        self.sink.patience(self.position)
+    }
+
+    fn later(&mut self, _: usize) {
+        self.sink.later(self.position);
     }
 }
 

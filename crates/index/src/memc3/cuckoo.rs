@@ -250,6 +250,15 @@ impl<'g, const SLOTS: usize> View<'g, SLOTS> {
         SlotSnapshot { layer, bucket, slot, word: layer.table.word(bucket, slot) }
     }
 
+    /// As [`View::optimistic_probe`], in one bucket.
+    #[inline]
+    pub(super) fn probe_bucket<P: Probe>(&self, bucket: u64, tag: Tag) -> SlotSnapshot<'g, SLOTS> {
+        let (layer, bucket) = self.likely(bucket);
+        let words = layer.table.bucket(bucket);
+        let slot = first_match::<P, SLOTS>([words, words], tag) % SLOTS;
+        SlotSnapshot { layer, bucket, slot, word: layer.table.word(bucket, slot) }
+    }
+
     /// The word of [`View::optimistic_probe`]. Which of the two buckets has the item is as good as
     /// random, so no branch depends on it: the processor goes on with the next key meanwhile.
     #[inline]

@@ -36,10 +36,34 @@ impl<const SLOTS: usize> Reader<'_, SLOTS> {
     /// Stage 2 of a batch: loads the word with the key's tag from the bucket that stage 1 chose,
     /// and prefetches its item.
     #[inline(always)]
-    fn probe_chosen_bucket<P: Probe>(&self, bucket: &Bucket<SLOTS>, pair: &BucketPair) -> Word {
+    pub(super) fn probe_chosen_bucket<P: Probe>(
+        &self,
+        bucket: &Bucket<SLOTS>,
+        pair: &BucketPair,
+    ) -> Word {
         let (word, _) = first_word::<P, SLOTS>(bucket, pair.tag);
         self.items.prefetch_item(word, &self.predictor);
         word
+    }
+
+    /// Stage 1 of a batch: probes the first bucket of a key, and prefetches the item if the tag is
+    /// there, else the second bucket. Returns the number of the bucket to probe next, and that
+    /// bucket. Which one it is is as good as random, so no branch depends on it.
+    #[inline(always)]
+    pub(super) fn probe_first_bucket<'g, P: Probe>(
+        &self,
+        view: &View<'g, SLOTS>,
+        pair: &BucketPair,
+    ) -> (usize, &'g Bucket<SLOTS>) {
+        let [first, second] = pair.buckets.map(|bucket| view.likely_bucket(bucket));
+        let (word, is_there) = first_word::<P, SLOTS>(first, pair.tag);
+        // If the word is another key's with the same tag, this fetches a line in vain.
+        let item = self.items.memory.address_of(word.reference());
+        let next = select_unpredictable(is_there, item, second.as_ptr().cast());
+        let reach_bytes = select_unpredictable(is_there, self.predictor.reach_bytes(), 0);
+        prefetch(next);
+        prefetch(next.wrapping_add(reach_bytes));
+        (usize::from(!is_there), select_unpredictable(is_there, first, second))
     }
 }
 
@@ -79,7 +103,7 @@ impl<'i: 'g, 'g, const SLOTS: usize, S: Sink> Reads<'_, 'i, 'g, SLOTS, S> {
             |reads, at, stage, (bucket, word)| {
                 let pair = BucketPair::of::<SLOTS>(keys[at].hash());
                 if stage == 0 {
-                    *bucket = reads.probe_first_bucket::<P>(&pair);
+                    *bucket = reads.reader.probe_first_bucket::<P>(&reads.view, &pair).1;
                 } else {
                     *word = reads.reader.probe_chosen_bucket::<P>(bucket, &pair);
                 }
@@ -95,22 +119,6 @@ impl<'i: 'g, 'g, const SLOTS: usize, S: Sink> Reads<'_, 'i, 'g, SLOTS, S> {
                 })
             },
         )
-    }
-
-    /// Stage 1 of a batch: probes the first bucket of a key, and prefetches the item if the tag is
-    /// there, else the second bucket. Returns the bucket to probe next. Which one it is is as good
-    /// as random, so no branch depends on it.
-    #[inline(always)]
-    fn probe_first_bucket<P: Probe>(&self, pair: &BucketPair) -> &'g Bucket<SLOTS> {
-        let [first, second] = pair.buckets.map(|bucket| self.view.likely_bucket(bucket));
-        let (word, is_there) = first_word::<P, SLOTS>(first, pair.tag);
-        // If the word is another key's with the same tag, this fetches a line in vain.
-        let item = self.reader.items.memory.address_of(word.reference());
-        let next = select_unpredictable(is_there, item, second.as_ptr().cast());
-        let reach_bytes = select_unpredictable(is_there, self.reader.predictor.reach_bytes(), 0);
-        prefetch(next);
-        prefetch(next.wrapping_add(reach_bytes));
-        select_unpredictable(is_there, first, second)
     }
 
     /// Answers `key`, whose item `word` most likely names: at once if the item has the key and the

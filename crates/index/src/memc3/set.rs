@@ -3,6 +3,8 @@
 //!
 //! Linearization points: those of [`super::write`].
 
+use std::ops::ControlFlow;
+
 use amalgam_op::{Now, Op, Outcome};
 
 use super::ablation::Variant;
@@ -10,7 +12,9 @@ use super::cuckoo::{BucketPair, SlotSnapshot, View};
 use super::probe::Probe;
 use super::word::Word;
 use super::worker::Memc3Worker;
+use crate::engine::SinkAt;
 use crate::mem::{Guard, PlainItem};
+use crate::{Sink, software_pipeline};
 
 impl<const SLOTS: usize, V: Variant> Memc3Worker<'_, SLOTS, V> {
     /// Carries `op` out if it is a plain set, its key is present and memory is at hand. None if
@@ -18,30 +22,72 @@ impl<const SLOTS: usize, V: Variant> Memc3Worker<'_, SLOTS, V> {
     #[inline]
     pub(super) fn set_present<P: Probe>(&mut self, op: &Op<'_>, now: &Now) -> Option<Outcome> {
         let guard = &self.pool.pin();
-        self.follow_hints(&self.reader.items.view(guard));
-        self.set_under::<P>(op, now, guard)
-    }
-
-    /// As [`Memc3Worker::set_present`], for a worker that holds a guard.
-    #[inline]
-    fn set_under<P: Probe>(
-        &mut self,
-        op: &Op<'_>,
-        now: &Now,
-        guard: &Guard<'_>,
-    ) -> Option<Outcome> {
-        let new = PlainItem::of(op, now)?;
         let view = self.reader.items.view(guard);
+        self.follow_hints(&view);
         let pair = BucketPair::of::<SLOTS>(op.key.hash());
         let found = view.optimistic_probe::<P>(&pair);
-        self.set_in_slot(&new, pair, &found, &view, guard, now)
+        self.set_in_slot(op, pair, &found, &view, guard, now)
     }
 
-    /// Writes `new` over the item that `found` names, if that is an item of the same key.
+    /// Implements [`crate::Worker::apply_batch`], in a software pipeline of three stages: ask for
+    /// the bucket; ask for the item or, if it is not there, for the other bucket; ask for the item
+    /// in that; carry the operation out. What was found before is which bucket to look at, and no
+    /// more: each operation loads the words of that bucket again, so that operations on one key
+    /// come in order.
+    #[inline]
+    pub(super) fn apply_many<P: Probe>(
+        &mut self,
+        ops: &[Op<'_>],
+        now: &Now,
+        sink: &mut impl Sink,
+        outcomes: &mut [Outcome],
+    ) {
+        let outcomes = &mut outcomes[..ops.len()];
+        let mut pinned = (Some(self.pool.pin()), self);
+        let pair = |at: usize| BucketPair::of::<SLOTS>(ops[at].key.hash());
+        software_pipeline::run::<2, 16, _, _>(
+            &mut pinned,
+            ops.len(),
+            0,
+            |(guard, worker), at| {
+                if let Some(guard) = guard {
+                    worker.reader.items.view(guard).prefetch_bucket(ops[at].key.hash());
+                }
+            },
+            |(guard, worker), at, stage, bucket| {
+                let Some(guard) = guard else { return };
+                let (view, pair) = (worker.reader.items.view(guard), pair(at));
+                if stage == 0 {
+                    *bucket = worker.reader.probe_first_bucket::<P>(&view, &pair).0;
+                } else {
+                    let bucket = view.likely_bucket(pair.buckets[*bucket]);
+                    worker.reader.probe_chosen_bucket::<P>(bucket, &pair);
+                }
+            },
+            |(guard, worker), at, bucket, _| {
+                let set = guard.as_ref().and_then(|guard| {
+                    let (view, pair) = (worker.reader.items.view(guard), pair(at));
+                    let found = view.probe_bucket::<P>(pair.buckets[bucket], pair.tag);
+                    worker.set_in_slot(&ops[at], pair, &found, &view, guard, now)
+                });
+                outcomes[at] = set.unwrap_or_else(|| {
+                    // It may have to wait for the grace period of what this worker retired.
+                    drop(guard.take());
+                    let outcome = worker.write(&ops[at], now, &mut SinkAt { sink, position: at });
+                    *guard = Some(worker.pool.pin());
+                    outcome
+                });
+                ControlFlow::Continue(())
+            },
+        );
+    }
+
+    /// Carries `op` out if it is a plain set, `found` names the item of its key, and memory is at
+    /// hand.
     #[inline]
     fn set_in_slot(
         &mut self,
-        new: &PlainItem<'_>,
+        op: &Op<'_>,
         pair: BucketPair,
         found: &SlotSnapshot<'_, SLOTS>,
         view: &View<'_, SLOTS>,
@@ -51,6 +97,7 @@ impl<const SLOTS: usize, V: Variant> Memc3Worker<'_, SLOTS, V> {
         if found.word.tag() != pair.tag {
             return None;
         }
+        let new = &PlainItem::of(op, now)?;
         let items = self.reader.items;
         let old = items.item(found.word, guard);
         let header = old.header();

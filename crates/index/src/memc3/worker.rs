@@ -11,6 +11,7 @@ use super::cuckoo::{BucketPair, View};
 use super::item_table::ItemTable;
 use super::path::PathFinder;
 use super::read::{Reader, Reads};
+use crate::engine::apply_each;
 use crate::mem::{HeaderPredictor, ItemRef, Pool, Shortage, Swap, Writer};
 use crate::simd::each_way;
 use crate::{Cursor, Sink, Worker};
@@ -137,6 +138,21 @@ impl<const SLOTS: usize, V: Variant> Worker for Memc3Worker<'_, SLOTS, V> {
             }
         }
         self.write(op, now, sink)
+    }
+
+    // A call of its own costs a batch nothing, and leaves its caller the registers.
+    #[inline(never)]
+    fn apply_batch(
+        &mut self,
+        ops: &[Op<'_>],
+        now: &Now,
+        sink: &mut impl Sink,
+        outcomes: &mut [Outcome],
+    ) {
+        if V::IS_ABLATED {
+            return apply_each(self, ops, now, sink, outcomes);
+        }
+        each_way!(self.reader.items.probe, P => self.apply_many::<P>(ops, now, sink, outcomes));
     }
 
     #[inline]

@@ -5,6 +5,9 @@
 
 use amalgam_op::{Now, Op, Outcome};
 
+use crate::Sink;
+use crate::engine::SinkAt;
+
 use super::chain::Chains;
 use super::engine::MercuryWorker;
 use super::locking::Locking;
@@ -49,6 +52,56 @@ impl<L: Locking> MercuryWorker<'_, L> {
             }
         }
         Some(new.outcome())
+    }
+}
+
+/// The number of operations of a batch that go from stage to stage together, under one thread lock.
+const CHUNK: usize = 16;
+
+impl<L: Locking> MercuryWorker<'_, L> {
+    /// Implements [`crate::Worker::apply_batch`]. Chunks of operations go through three stages:
+    /// prefetch the buckets; prefetch the first items; carry the operations out. Nothing that the
+    /// stages before the last have seen is relied on.
+    pub(super) fn apply_chunks(
+        &mut self,
+        ops: &[Op<'_>],
+        now: &Now,
+        sink: &mut impl Sink,
+        outcomes: &mut [Outcome],
+    ) {
+        let outcomes = &mut outcomes[..ops.len()];
+        let chunk = |number: usize| ops.chunks(CHUNK).nth(number).unwrap_or_default();
+        self.prefetch_buckets(chunk(0));
+        self.prefetch_buckets(chunk(1));
+        self.prefetch_items(chunk(0));
+        for number in 0..ops.len().div_ceil(CHUNK) {
+            self.prefetch_buckets(chunk(number + 2));
+            self.prefetch_items(chunk(number + 1));
+            for (at, op) in (number * CHUNK..).zip(chunk(number)) {
+                outcomes[at] = self
+                    .set_at_hand(op, now)
+                    .unwrap_or_else(|| self.execute(op, now, &mut SinkAt { sink, position: at }));
+            }
+        }
+    }
+
+    #[inline]
+    fn prefetch_buckets(&self, ops: &[Op<'_>]) {
+        ops.iter().for_each(|op| self.handle.prefetch(op.key.hash()));
+    }
+
+    #[inline]
+    fn prefetch_items(&self, ops: &[Op<'_>]) {
+        if ops.is_empty() {
+            return;
+        }
+        let tables = self.handle.enter_to_read();
+        for op in ops {
+            if let Some(first) = tables.bucket(op.key.hash()).peek().item() {
+                self.engine.memory.prefetch_item(first);
+                self.engine.memory.prefetch_item_at(first, self.predictor.reach_bytes());
+            }
+        }
     }
 }
 

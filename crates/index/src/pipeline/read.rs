@@ -49,14 +49,7 @@ impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
                 let slots = &worker.store.slots;
                 slots.prefetch(slots.bucket_of(keys[at].hash()), 0);
             },
-            |worker, at, _, locator| {
-                *locator = worker.optimistic_probe::<C>(&keys[at]);
-                if let Some(reference) = ItemRef::from_bits(locator.reference()) {
-                    worker.store.memory.prefetch_item(reference);
-                    let reach = worker.predictor.reach_bytes();
-                    worker.store.memory.prefetch_item_at(reference, reach);
-                }
-            },
+            |worker, at, _, locator| *locator = worker.prefetch_candidate::<C>(&keys[at]),
             |worker, at, locator, later| {
                 let (key, hash) = (&keys[at], keys[at].hash());
                 worker.answer::<C>((at, key), locator, now, &guard, sink, |worker| {
@@ -67,6 +60,17 @@ impl<'i, const SLOTS: usize> PipelineWorker<'i, SLOTS> {
                 })
             },
         )
+    }
+
+    /// Finds the candidate slot of a key, and prefetches its item.
+    #[inline]
+    pub(super) fn prefetch_candidate<C: Compare>(&self, key: &Key<'_>) -> Locator {
+        let locator = self.optimistic_probe::<C>(key);
+        if let Some(reference) = ItemRef::from_bits(locator.reference()) {
+            self.store.memory.prefetch_item(reference);
+            self.store.memory.prefetch_item_at(reference, self.predictor.reach_bytes());
+        }
+        locator
     }
 
     /// See [`super::slots::Slots::optimistic_probe`].

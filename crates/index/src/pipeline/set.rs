@@ -3,13 +3,17 @@
 //!
 //! Linearization points: the store of the item's word, or that of the slot's locator.
 
+use std::ops::ControlFlow;
+
 use amalgam_op::{Key, Now, Op, Outcome};
 
 use super::compare::Compare;
 use super::layout::{Pattern, Terms, tag_of};
 use super::worker::PipelineWorker;
 use super::write::Unlinked;
+use crate::engine::SinkAt;
 use crate::mem::{Guard, PlainItem};
+use crate::{Sink, software_pipeline};
 
 impl<const SLOTS: usize> PipelineWorker<'_, SLOTS> {
     /// Carries `op` out if it is a plain set, its key is present and memory is at hand. None if
@@ -19,6 +23,49 @@ impl<const SLOTS: usize> PipelineWorker<'_, SLOTS> {
         let new = PlainItem::of(op, now)?;
         let guard = self.pool.pin();
         self.set_in_slot::<C>(&new, &op.key, now, &guard)
+    }
+
+    /// Implements [`crate::Worker::apply_batch`], in a software pipeline: ask for the lines of the
+    /// bucket that a write of a present key touches; ask for the item of the slot with the key's
+    /// tag; carry the operation out, which looks at the bucket again, so that operations on one key
+    /// come in order.
+    #[inline]
+    pub(super) fn apply_many<C: Compare>(
+        &mut self,
+        ops: &[Op<'_>],
+        now: &Now,
+        sink: &mut impl Sink,
+        outcomes: &mut [Outcome],
+    ) {
+        let outcomes = &mut outcomes[..ops.len()];
+        let mut pinned = (Some(self.pool.pin()), self);
+        software_pipeline::run::<1, 16, _, _>(
+            &mut pinned,
+            ops.len(),
+            (),
+            |(_, worker), at| {
+                let slots = &worker.store.slots;
+                slots.prefetch_for_write(slots.bucket_of(ops[at].key.hash()));
+            },
+            |(_, worker), at, _, ()| {
+                worker.prefetch_candidate::<C>(&ops[at].key);
+            },
+            |(guard, worker), at, (), _| {
+                let set = guard.as_ref().and_then(|guard| {
+                    let new = PlainItem::of(&ops[at], now)?;
+                    worker.set_in_slot::<C>(&new, &ops[at].key, now, guard)
+                });
+                outcomes[at] = set.unwrap_or_else(|| {
+                    // It may have to wait for the grace period of what this worker retired.
+                    drop(guard.take());
+                    let mut sink = SinkAt { sink, position: at };
+                    let outcome = worker.execute::<C>(&ops[at], now, &mut sink);
+                    *guard = Some(worker.pool.pin());
+                    outcome
+                });
+                ControlFlow::Continue(())
+            },
+        );
     }
 
     /// Writes `new` over the item of its key.

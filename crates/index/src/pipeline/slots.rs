@@ -88,6 +88,17 @@ impl<const SLOTS: usize> Slots<SLOTS> {
         let _ = (index, stripes);
     }
 
+    /// Prefetches the lines that a write over a present key touches: locators and terms.
+    #[inline]
+    pub(super) fn prefetch_for_write(&self, index: usize) {
+        #[cfg(not(loom))]
+        for line in [LOCATORS, TERMS] {
+            crate::mem::prefetch_for_write(self.bucket(index)[line].as_ptr().cast());
+        }
+        #[cfg(loom)]
+        let _ = index;
+    }
+
     /// The current locator of a slot. Acquire: see point 3 at the head of the module.
     #[inline]
     pub(super) fn locator(&self, index: usize, slot: usize) -> Locator {
