@@ -20,12 +20,19 @@ impl<'a> PlainSet<'a> {
     #[inline]
     pub fn of(op: &Op<'a>, now: &Now) -> Option<Self> {
         let Verb::Store(store) = &op.verb else { return None };
-        let is_plain = store.mode == StoreMode::Set
+        let expiry = Expiry::from_client(store.expiry, now);
+        let set = Self { value: store.value, flags: store.flags, expiry };
+        Self::is(&op.verb).then_some(set)
+    }
+
+    /// Whether `verb` is a plain set.
+    #[inline]
+    pub fn is(verb: &Verb<'_>) -> bool {
+        let Verb::Store(store) = verb else { return false };
+        store.mode == StoreMode::Set
             && store.compare.is_none()
             && store.new_cas.is_none()
-            && !store.wants_cas;
-        let expiry = Expiry::from_client(store.expiry, now);
-        is_plain.then_some(Self { value: store.value, flags: store.flags, expiry })
+            && !store.wants_cas
     }
 
     /// The outcome of the set, if it is not refused for want of memory.

@@ -230,6 +230,12 @@ impl<'a> WireKey<'a> {
         }
     }
 
+    /// The key that the server stores, if the bytes sent are that key.
+    #[inline]
+    pub fn as_sent(&self) -> Option<&'a [u8]> {
+        (!self.is_base64).then_some(self.sent)
+    }
+
     /// The key that the server stores: the bytes sent, or what they decode to, in `scratch`.
     #[inline]
     pub fn resolve<'k>(&self, scratch: &'k mut KeyScratch) -> &'k [u8]

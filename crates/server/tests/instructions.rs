@@ -18,7 +18,7 @@ const BOUNDS: &[(&str, u64, u64)] = &[
     ("get-100x1", 50 * 100, 300),
     ("get-100x8", 8 * 800, 300),
     ("mixed-1x32", 32 * 32, 640),
-    ("set-1x32", 32 * 32, 860),
+    ("set-1x32", 32 * 32, 980),
 ];
 
 /// Operations that are counted, at least. What differs between two starts of the program, as seeds

@@ -70,6 +70,48 @@ fn connections_of_a_batch_do_not_mix() {
     }
 }
 
+/// Plain sets are executed together, more of them than a batch of the index holds, and stay in
+/// order, also around requests of other kinds.
+#[test]
+fn sets_of_a_batch_stay_in_order() {
+    let server = Running::start(settings(1));
+    let mut clients: Vec<_> = (0..3).map(|_| server.connect()).collect();
+    for round in 0..20 {
+        for (number, client) in clients.iter_mut().enumerate() {
+            let (mut sent, mut expected) = (String::new(), String::new());
+            let mut values = [0; 7];
+            for step in 0..100 {
+                let (key, value) = (step % 7, 1000 + round * 100 + step);
+                values[key] = value;
+                match step % 30 {
+                    11 => {
+                        sent += &format!("set {number}-{key} 0 0 4 noreply\r\n{value}\r\n");
+                    }
+                    17 => {
+                        sent += &format!("ms {number}-{key} 4 k Oabc\r\n{value}\r\n");
+                        expected += &format!("HD k{number}-{key} Oabc\r\n");
+                    }
+                    23 => {
+                        values[key] += 1;
+                        sent += &format!("set {number}-{key} 0 0 4\r\n{value}\r\n");
+                        sent += &format!("incr {number}-{key} 1\r\n");
+                        expected += &format!("STORED\r\n{}\r\n", value + 1);
+                    }
+                    _ => {
+                        sent += &format!("set {number}-{key} 0 0 4\r\n{value}\r\n");
+                        expected += "STORED\r\n";
+                    }
+                }
+            }
+            for (key, value) in values.iter().enumerate() {
+                sent += &format!("get {number}-{key}\r\n");
+                expected += &format!("VALUE {number}-{key} 0 4\r\n{value}\r\nEND\r\n");
+            }
+            client.talk(sent, expected);
+        }
+    }
+}
+
 #[test]
 fn cas_ids_change_with_the_item() {
     let server = Running::start(settings(1));

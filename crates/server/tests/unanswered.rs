@@ -156,3 +156,38 @@ fn a_write_that_fails_says_how_and_leaves_the_old_value() {
         client.talk(write, UNKNOWN);
     }
 }
+
+/// A store without memory for values that begin with "full", which removes what a set that failed
+/// meant to replace.
+struct Full;
+
+impl Alteration for Full {
+    const NAME: &'static str = "full";
+
+    fn apply(model: &mut ModelWorker<'_>, op: &Op<'_>, now: &Now, sink: &mut impl Sink) -> Outcome {
+        match op.verb {
+            Verb::Store(store) if store.value.starts_with(b"full") => Outcome::OutOfMemory,
+            _ => model.apply(op, now, sink),
+        }
+    }
+}
+
+/// Sets that are executed as one batch: each that fails removes its key, unless a later one of the
+/// key has stored a value.
+#[test]
+fn a_failed_set_in_a_batch_removes_its_key_and_no_later_value() {
+    let server = Running::start_with::<Altered<Full>>(settings(1));
+    let mut client = server.connect();
+    client.talk("set b 0 0 3\r\nold\r\n", "STORED\r\n");
+    let sets = ["a full1", "a first", "b full2", "c first", "c full3", "d full4", "d new-1"];
+    let sent = sets.map(|set| {
+        let (key, value) = set.split_once(' ').expect("two words");
+        format!("set {key} 0 0 5\r\n{value}\r\n")
+    });
+    let expected = sets.map(|set| match set.contains("full") {
+        true => "SERVER_ERROR out of memory storing object\r\n",
+        false => "STORED\r\n",
+    });
+    client.talk(sent.concat(), expected.concat());
+    client.talk("get a b c d\r\n", "VALUE a 0 5\r\nfirst\r\nVALUE d 0 5\r\nnew-1\r\nEND\r\n");
+}

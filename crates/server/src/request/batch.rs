@@ -4,7 +4,8 @@
 //! connection, its reads up to its first other request, then its other requests up to its next
 //! read; there the second stage begins, and so on. The reads of a stage are one batch for the
 //! store, whose answers go in order straight into each connection's output. The other requests
-//! follow one by one; their buckets were prefetched when they were parsed.
+//! follow, plain sets in batches and the rest one by one; their buckets were prefetched when they
+//! were parsed.
 //!
 //! Invariants:
 //! 1. The requests of a connection are answered in the order of their arrival, and executed in that

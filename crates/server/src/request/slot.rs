@@ -91,6 +91,13 @@ impl RequestSlot {
         self.allows_pins
     }
 
+    /// The number of bytes that the output may still take before it is full.
+    #[inline]
+    pub fn room_bytes(&self) -> usize {
+        let taken = self.output.bytes.len() + self.output.pinned_bytes();
+        self.output_limit_bytes.saturating_sub(taken)
+    }
+
     /// Whether the output has reached its limit.
     #[inline]
     pub fn is_full(&self) -> bool {

@@ -1,7 +1,8 @@
-//! Executes the requests of a stage that are not reads, one by one.
+//! Executes the requests of a stage that are not reads: plain sets that follow one another as one
+//! batch of the index, the others one by one.
 
 use amalgam_index::{NullSink, Store, Worker};
-use amalgam_op::{Delete, Key, Op, Outcome, StoreMode, Verb};
+use amalgam_op::{Delete, Get, Key, Op, Outcome, PlainSet, StoreMode, Verb};
 use amalgam_protocol::{Apply, Each, KeyScratch, Problem, Refusal};
 
 use crate::request::command_counters::count_operation;
@@ -14,13 +15,28 @@ use crate::request::slot::RequestSlot;
 use crate::request::stage::{BatchStage, Operation, RequestSpan, WriteRequest};
 use crate::watch::lines::ReadResult;
 
+/// The fewest sets that are worth a batch.
+const LEAST_SETS: usize = 4;
+/// The most sets of a batch.
+const BATCH_SETS: usize = 32;
+/// A set's answer is shorter: a line of the protocol's with the key and an opaque number in it.
+const SET_ANSWER_BYTES: usize = 1 << 10;
+
 /// Executes the requests of a stage that are not reads.
 pub fn execute_writes<S: Store>(
     context: &mut BatchContext<'_, '_, S>,
     stage: &BatchStage<'_>,
     slots: &mut [RequestSlot],
 ) {
-    for write in &stage.writes {
+    let mut next = 0;
+    while let Some(write) = stage.writes.get(next) {
+        let sets = count_sets(context, &stage.writes[next..], slots);
+        if sets >= LEAST_SETS {
+            execute_sets(context, &stage.writes[next..next + sets], slots);
+            next += sets;
+            continue;
+        }
+        next += 1;
         let slot = &mut slots[write.span.slot as usize];
         if slot.is_stalled {
             if slot.ahead.is_some() {
@@ -80,23 +96,94 @@ fn execute_apply<S: Store>(
     if sink.is_later && context.index.late_answers().is_some() {
         return wait_for(context, slot, &op, (start, 0));
     }
-    if context.recorder.is_sampled(hash) {
-        context.recorder.operation(&op, &outcome, context.index, &context.now);
-    }
-    context.sampler.record(std::slice::from_ref(&op.key), context.now.seconds);
-    apply.reply.outcome(&mut slot.output.bytes, &outcome, &context.now);
-    count_operation(context.counts, &op.verb, &outcome);
+    answer_apply(context, slot, apply, &op, &outcome);
     if let Some(observer) = &context.observer {
         let (is_meta, number) = (apply.reply.is_meta(), slot.number);
         let applied = AppliedOperation { op: &op, outcome: &outcome, before, is_meta, number };
         observer.applied(&applied, &context.now);
     }
-    let is_lost = matches!(outcome, Outcome::OutOfMemory | Outcome::TooLarge);
-    let is_set = matches!(op.verb, Verb::Store(store)
-        if store.mode == StoreMode::Set && store.compare.is_none());
-    if is_lost && is_set {
-        // So that no client reads the value that this one meant to replace.
+    if is_lost_set(&op, &outcome) {
         remove(context, key);
+    }
+}
+
+/// Answers an operation that was executed, and counts it.
+#[inline]
+fn answer_apply<S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    slot: &mut RequestSlot,
+    apply: &Apply<'_>,
+    op: &Op<'_>,
+    outcome: &Outcome,
+) {
+    if context.recorder.is_sampled(op.key.hash()) {
+        context.recorder.operation(op, outcome, context.index, &context.now);
+    }
+    context.sampler.record(std::slice::from_ref(&op.key), context.now.seconds);
+    apply.reply.outcome(&mut slot.output.bytes, outcome, &context.now);
+    count_operation(context.counts, &op.verb, outcome);
+}
+
+/// Whether the outcome is that of a set that failed. Its key is removed, so that no client reads
+/// the value that it meant to replace.
+fn is_lost_set(op: &Op<'_>, outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::OutOfMemory | Outcome::TooLarge)
+        && matches!(op.verb, Verb::Store(store)
+            if store.mode == StoreMode::Set && store.compare.is_none())
+}
+
+/// The number of requests, from the first on, that are plain sets which can be executed as one
+/// batch: none of their connections stalls, whatever the answers are, and nobody observes them. 0
+/// for a store whose answers come later.
+fn count_sets<S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    writes: &[WriteRequest<'_>],
+    slots: &[RequestSlot],
+) -> usize {
+    if writes.len() < LEAST_SETS
+        || context.observer.is_some()
+        || context.index.late_answers().is_some()
+    {
+        return 0;
+    }
+    let is_plain = |write: &&WriteRequest<'_>| {
+        let slot = &slots[write.span.slot as usize];
+        matches!(&write.operation, Operation::Apply { apply, .. }
+            if PlainSet::is(&apply.verb) && apply.key.as_sent().is_some())
+            && !slot.is_stalled
+            && slot.room_bytes() > BATCH_SETS * SET_ANSWER_BYTES
+    };
+    writes.iter().take(BATCH_SETS).take_while(is_plain).count()
+}
+
+/// Executes plain sets as one batch. Requires: [`count_sets`] counted them.
+fn execute_sets<S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    writes: &[WriteRequest<'_>],
+    slots: &mut [RequestSlot],
+) {
+    let applies = writes.iter().filter_map(|write| match &write.operation {
+        Operation::Apply { apply, hash } => {
+            let key = Key::with_hash(apply.key.as_sent()?, *hash);
+            Some((write.span.slot as usize, apply, Op { key, verb: apply.verb }))
+        }
+        _ => None,
+    });
+    let mut ops =
+        [Op { key: Key::with_hash(b"-", 0), verb: Verb::Get(Get::default()) }; BATCH_SETS];
+    ops.iter_mut().zip(applies.clone()).for_each(|(op, (_, _, set))| *op = set);
+    let ops = &ops[..writes.len()];
+    let mut outcomes = [Outcome::Unknown; BATCH_SETS];
+    context.index.apply_batch(ops, &context.now, &mut NullSink, &mut outcomes);
+    for (at, (slot, apply, _)) in applies.enumerate() {
+        answer_apply(context, &mut slots[slot], apply, &ops[at], &outcomes[at]);
+        if !is_lost_set(&ops[at], &outcomes[at]) {
+            continue;
+        }
+        // A later set of the same key has replaced the value, or its key is removed then.
+        if ops[at + 1..].iter().all(|later| later.key.bytes() != ops[at].key.bytes()) {
+            remove(context, ops[at].key);
+        }
     }
 }
 
