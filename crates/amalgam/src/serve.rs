@@ -81,6 +81,7 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
     let defaults = Configuration::default();
     let configuration = Configuration {
         prefault: options.lock_memory,
+        pins_execute_fence: true,
         expected_items: extended.hash_power.map_or(defaults.expected_items, |power| 1 << power),
         seed: HashSeed::new(random_seed()),
         ..defaults

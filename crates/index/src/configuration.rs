@@ -15,6 +15,11 @@ pub struct Configuration {
     pub max_item_bytes: usize,
     /// The number of [`crate::Worker`]s that may exist at once, including the maintenance thread's.
     pub workers: usize,
+    /// Whether a thread executes a fence (some 20 cycles) when it begins to read: once a batch. If
+    /// not, the thread that frees memory interrupts all others of the process instead, once for
+    /// some hundred items, or for each where few long ones fill the memory. For single reads
+    /// without a fence; for servers, whose reads come in batches and whose items may be long, with.
+    pub pins_execute_fence: bool,
     /// The number of items that the table has room for at start. It may grow beyond.
     pub expected_items: usize,
     /// Touch the whole arena at start, in the calling thread.
@@ -106,6 +111,7 @@ impl Default for Configuration {
             eviction: Eviction::default(),
             max_item_bytes: 1 << 20,
             workers: 64,
+            pins_execute_fence: false,
             expected_items: 1 << 16,
             prefault: false,
             seed: HashSeed::new(0),

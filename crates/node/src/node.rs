@@ -740,6 +740,7 @@ fn open<I: Engine>(
         max_item_bytes,
         // The server's threads too, with its maintenance and sweeps.
         workers: OWN_WORKERS + configuration.threads + 2,
+        pins_execute_fence: true,
         seed: HashSeed::new(joined.seed),
         first_cas: (joined.join_revision << CAS_COUNTER_BITS).max(1),
         ..Configuration::default()

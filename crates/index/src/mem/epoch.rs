@@ -6,10 +6,11 @@
 //! epoch.
 //!
 //! Pinning is two plain stores: the fence between a pin and the scan of the pins is executed on the
-//! scanning side (`membarrier`), which runs thousands of times less often. Without membarrier both
-//! sides execute a fence. An epoch needs one barrier after it was sealed, whichever thread executes
-//! it and however often the pins are scanned: [`Epochs`] keeps the number of the latest epoch that
-//! had one.
+//! scanning side (`membarrier`), which should run thousands of times less often. Without membarrier
+//! both sides execute a fence, and also on request
+//! ([`crate::Configuration::pins_execute_fence`]). An epoch needs one barrier after it was sealed,
+//! whichever thread executes it and however often the pins are scanned: [`Epochs`] keeps the number
+//! of the latest epoch that had one.
 //!
 //! Proof of safety. Let a reader pin at epoch `p` and an unlinker seal at epoch `e`, let a barrier
 //! follow the seal, and let a scan follow the barrier.
@@ -31,6 +32,9 @@ pub(super) struct Epochs {
     /// The latest epoch after whose end a barrier was executed; 0 at first.
     fenced: CachePadded<AtomicU64>,
     slots: Box<[CachePadded<Slot>]>,
+    /// The side that executes the fence between a pin and the scan of the pins.
+    pins: Barrier,
+    /// The side that executes that of [`Epochs::light_fence`] and [`Epochs::heavy_fence`].
     barrier: Barrier,
 }
 
@@ -45,7 +49,7 @@ pub(super) struct Slot {
     taken: AtomicU64,
 }
 
-/// The side that executes the fence between a pin and the scan of the pins.
+/// The side that executes the fence between a store that is frequent and a scan that is not.
 #[derive(Clone, Copy, PartialEq)]
 enum Barrier {
     /// The scan, by making every running thread of the process execute a fence.
@@ -55,13 +59,32 @@ enum Barrier {
     Both,
 }
 
+impl Barrier {
+    #[inline]
+    fn light_fence(self) {
+        match self {
+            Self::Scan => compiler_fence(),
+            Self::Both => fence(Ordering::SeqCst),
+        }
+    }
+
+    fn heavy_fence(self) {
+        match self {
+            Self::Scan => membarrier(),
+            Self::Both => fence(Ordering::SeqCst),
+        }
+    }
+}
+
 impl Epochs {
-    pub(super) fn new(threads: usize) -> Self {
+    pub(super) fn new(threads: usize, pins_execute_fence: bool) -> Self {
+        let barrier = register_membarrier();
         Self {
             global: CachePadded(AtomicU64::new(1)),
             fenced: CachePadded(AtomicU64::new(0)),
             slots: (0..threads).map(|_| CachePadded::default()).collect(),
-            barrier: register_membarrier(),
+            pins: if pins_execute_fence { Barrier::Both } else { barrier },
+            barrier,
         }
     }
 
@@ -92,7 +115,7 @@ impl Epochs {
             // Acquire pairs with the increment in `seal` (case 1 above).
             slot.epoch.store(self.global.load(Ordering::Acquire), Ordering::Relaxed);
             // Pairs with the heavy fence in `unreachable_below` (case 3).
-            self.light_fence();
+            self.pins.light_fence();
         }
         slot.depth.store(depth + 1, Ordering::Relaxed);
         Guard { slot, not_send: std::marker::PhantomData }
@@ -102,18 +125,12 @@ impl Epochs {
     /// one heavily) and load what the other stores, at least one sees the other's store.
     #[inline]
     pub(super) fn light_fence(&self) {
-        match self.barrier {
-            Barrier::Scan => compiler_fence(),
-            Barrier::Both => fence(Ordering::SeqCst),
-        }
+        self.barrier.light_fence();
     }
 
     /// The expensive half (about 10 microseconds): see [`Epochs::light_fence`].
     pub(super) fn heavy_fence(&self) {
-        match self.barrier {
-            Barrier::Scan => membarrier(),
-            Barrier::Both => fence(Ordering::SeqCst),
-        }
+        self.barrier.heavy_fence();
     }
 
     /// Ends the current epoch and returns it: items that the calling thread unlinked before belong
@@ -142,7 +159,7 @@ impl Epochs {
             return oldest_pin.min(fenced + 1);
         }
         let ended = self.last_ended();
-        self.heavy_fence();
+        self.pins.heavy_fence();
         self.fenced.fetch_max(ended, Ordering::AcqRel);
         self.oldest_pin().min(ended + 1)
     }
@@ -240,7 +257,7 @@ mod loom_models {
 
     fn shared() -> Arc<Shared> {
         let item = loom::cell::UnsafeCell::new(7);
-        Arc::new((Epochs::new(2), AtomicU64::new(1), item))
+        Arc::new((Epochs::new(2, true), AtomicU64::new(1), item))
     }
 
     /// A reader and an unlinker: the item is never reused while the reader may read it.

@@ -331,7 +331,7 @@ mod loom_models {
     fn no_pass_hides_an_item() {
         for earlier in [NONE, 5, 9] {
             loom::model(move || {
-                let epochs = Arc::new(Epochs::new(1));
+                let epochs = Arc::new(Epochs::new(1, true));
                 let bounds = [earlier, earlier].map(AtomicU32::new);
                 let (bounds, header) = (Arc::new(bounds), Arc::new(AtomicU64::new(0)));
                 let writer = {

@@ -287,7 +287,7 @@ impl Memory {
             large: Large::new(large_start as u64, large_bytes as u64),
             large_start: large_start as u64,
             budget: Arc::new(Budget::new(limit)),
-            epochs: Epochs::new(configuration.workers),
+            epochs: Epochs::new(configuration.workers, configuration.pins_execute_fence),
             orphans: Mutex::default(),
             has_orphans: AtomicBool::new(false),
             empty_pages: AtomicU64::new(0),
