@@ -393,14 +393,23 @@ fn run<I: Engine>(hash: HashSeed, keys: usize, cases: usize) {
 /// Bytes that choose a step of [`from_bytes`].
 const STEP_BYTES: usize = 4;
 
+/// How many keys with colliding hashes there may be: at most as many as every engine has room for.
+const COLLIDING_KEYS: [usize; 4] = [2, 3, 5, MAX_COLLIDING_KEYS];
+const MAX_COLLIDING_KEYS: usize = 6;
+
 /// One sequence whose steps, keys and hashes `bytes` choose instead of chance: for a fuzzer, which
 /// learns what they lead to. Every few bytes are the seed of one step, so that a change of some
 /// bytes leaves the other steps alone. Panics where the engine differs from the model.
 pub fn from_bytes<I: Engine>(bytes: &[u8]) {
     let Some((shape, bytes)) = bytes.split_first() else { return };
-    let keys = [2, 5, 40, 300][usize::from(shape % 4)];
-    let hashes = [HashSeed::new(3), weak_seed(0), weak_seed(0xff), weak_seed(0xff << 56)];
-    let seed = hashes[usize::from(shape / 4 % 4)].clone();
+    // Keys whose hashes collide share a bucket, which evicts when it is full.
+    let (seed, keys) = match shape / 4 % 4 {
+        0 => (HashSeed::new(3), [2, 5, 40, 300]),
+        1 => (weak_seed(0), COLLIDING_KEYS),
+        2 => (weak_seed(0xff), COLLIDING_KEYS),
+        _ => (weak_seed(0xff << 56), COLLIDING_KEYS),
+    };
+    let keys = keys[usize::from(shape % 4)];
     let settings = Configuration { seed, ..configuration() };
     let strategy = step(keys);
     let steps = bytes.chunks(STEP_BYTES).map(|chunk| {
@@ -429,6 +438,6 @@ pub fn many_keys<I: Engine>() {
 /// Keys whose hashes agree in all bits, or in all that a bucket or a tag is made of.
 pub fn colliding_keys<I: Engine>() {
     for mask in [0, 0xff, 0xff << 56] {
-        run::<I>(weak_seed(mask), 6, 20);
+        run::<I>(weak_seed(mask), MAX_COLLIDING_KEYS, 20);
     }
 }
