@@ -47,6 +47,7 @@ mod accepting;
 mod client_share;
 mod reply_target;
 
+use client_share::ClientShare;
 use reply_target::{ReplyTarget, refuse};
 
 /// How often the node looks at its clock, in milliseconds.
@@ -112,8 +113,7 @@ pub struct EventLoop<S> {
     unauthenticated: Admission,
     /// How many of them may still be read from in this turn.
     handshakes_left: usize,
-    /// Clients with requests that have arrived and are left to later turns.
-    unfinished: BTreeSet<u64>,
+    client_share: ClientShare,
     /// When the listener is polled again, in [`boot_ms`]; None while it is polled.
     accepts_from_ms: Option<u64>,
     /// Packets from the node to itself.
@@ -175,7 +175,7 @@ impl<S: ChunkStore> EventLoop<S> {
             round_trips: RoundTrips::default(),
             unauthenticated: Admission::default(),
             handshakes_left: 0,
-            unfinished: BTreeSet::new(),
+            client_share: ClientShare::default(),
             accepts_from_ms: None,
             local: VecDeque::new(),
             relayed: BTreeMap::new(),
@@ -222,7 +222,8 @@ impl<S: ChunkStore> EventLoop<S> {
         self.state.beat(woken_ms);
         self.node.set_deadline(self.state.deadline_ms());
         self.handshakes_left = accepting::HANDSHAKES_A_TURN;
-        let unfinished = self.unfinished.clone();
+        self.client_share.begin_turn();
+        self.go_on_with_clients();
         for event in &*events {
             match event.data.u64() {
                 LISTENER => self.accept(),
@@ -235,7 +236,6 @@ impl<S: ChunkStore> EventLoop<S> {
                 connection => self.on_event(connection, event.flags),
             }
         }
-        self.go_on_with_clients(&unfinished);
         for request in self.state.take_requests() {
             self.on_own_request(request);
         }
@@ -356,7 +356,7 @@ impl<S: ChunkStore> EventLoop<S> {
 
     fn close(&mut self, number: u64) {
         self.unauthenticated.remove(number);
-        self.unfinished.remove(&number);
+        self.client_share.remove(number);
         self.waiting.retain(|_, to| !matches!(to, ReplyTarget::Connection(of, _) if *of == number));
         if let Some(connection) = self.connections.remove(&number) {
             self.interrupt_round_trip(&connection);

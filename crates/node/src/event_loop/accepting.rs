@@ -83,13 +83,15 @@ impl<S: ChunkStore> EventLoop<S> {
 
     /// Whether to read from a connection in this turn.
     pub(super) fn may_read(&mut self, number: u64) -> bool {
-        let role = self.connections.get(&number).map(|connection| &connection.role);
-        if !matches!(role, Some(Role::Unauthenticated(_))) {
+        match self.connections.get(&number).map(|connection| &connection.role) {
+            Some(Role::Unauthenticated(_)) => {
+                let may_read = self.handshakes_left > 0;
+                self.handshakes_left = self.handshakes_left.saturating_sub(1);
+                may_read
+            }
             // It is heard further once what it sent before is handled.
-            return !self.unfinished.contains(&number);
+            Some(Role::Client { .. }) => self.client_share.may_read(number),
+            Some(Role::Peer(_)) | None => true,
         }
-        let may_read = self.handshakes_left > 0;
-        self.handshakes_left = self.handshakes_left.saturating_sub(1);
-        may_read
     }
 }

@@ -1,11 +1,13 @@
-//! How much is done for one client in a turn of the event loop.
+//! How much is done for clients in a turn of the event loop.
 //!
-//! A client may send ten thousand short requests at once, for which other clients would wait, and
-//! other nodes, who ask whether this one is alive. So a turn handles some of them, and the next one
-//! goes on, at once; nothing more is read from the client before all are handled. Nodes are not
-//! bounded: what they send is what keeps the cluster alive, and their protocols bound it.
+//! A client may send ten thousand short requests at once, and a thousand clients may, for which
+//! other clients would wait, and other nodes, who ask whether this one is alive. So a turn handles
+//! some of one client's, and some of all clients'; the next one goes on, at once, with those who
+//! have waited longest. Nothing more is read from a client before all that it sent is handled.
+//! Nodes are not bounded: what they send is what keeps the cluster alive, and their protocols bound
+//! it. Nor are this process's own workers, who bound what they have under way themselves.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use amalgam_cluster::chunks::ChunkStore;
 use amalgam_cluster::wire::{FrameSource, Packet};
@@ -15,7 +17,59 @@ use crate::connection::Role;
 
 /// Requests and operations of one client that are handled in a turn. A request with more operations
 /// is handled whole.
-const OPERATIONS_A_TURN: usize = 1_024;
+const OPERATIONS_A_CLIENT: usize = 1_024;
+/// Requests and operations of all clients that are handled in a turn.
+const OPERATIONS_A_TURN: usize = 8 * OPERATIONS_A_CLIENT;
+
+/// What is left of a turn for clients, and who waits for the next one.
+#[derive(Debug, Default)]
+pub(super) struct ClientShare {
+    operations_left: usize,
+    /// Clients that wait, in the order in which they go on. Some may have been closed since.
+    order: VecDeque<u64>,
+    waiting: BTreeSet<u64>,
+    /// Clients that have waited and went on in this turn.
+    went_on: BTreeSet<u64>,
+}
+
+impl ClientShare {
+    /// Begins a turn.
+    pub(super) fn begin_turn(&mut self) {
+        self.operations_left = OPERATIONS_A_TURN;
+        self.went_on.clear();
+    }
+
+    /// Has a client wait behind all that wait already.
+    fn wait(&mut self, number: u64) {
+        if self.waiting.insert(number) {
+            self.order.push_back(number);
+        }
+    }
+
+    /// Takes a client that goes on.
+    fn take(&mut self) -> Option<u64> {
+        loop {
+            let number = self.order.pop_front()?;
+            if self.waiting.remove(&number) {
+                self.went_on.insert(number);
+                return Some(number);
+            }
+        }
+    }
+
+    /// Forgets a client that was closed.
+    pub(super) fn remove(&mut self, number: u64) {
+        self.waiting.remove(&number);
+    }
+
+    /// Whether to read from a client with bytes that wait. If not, it goes on in a later turn.
+    pub(super) fn may_read(&mut self, number: u64) -> bool {
+        if self.operations_left == 0 {
+            self.wait(number);
+        }
+        !self.waiting.contains(&number) && !self.went_on.contains(&number)
+    }
+}
 
 /// What a packet counts for: its operations, at least one.
 fn weight(packet: &Packet) -> usize {
@@ -37,17 +91,24 @@ impl<S: ChunkStore> EventLoop<S> {
                 Role::Client { .. } | Role::Unauthenticated(_) => FrameSource::Client,
             };
             let is_client = matches!(connection.role, Role::Client { .. });
-            if is_client && (operations >= OPERATIONS_A_TURN || connection.is_backlogged()) {
-                self.unfinished.insert(number);
+            let is_used_up =
+                operations >= OPERATIONS_A_CLIENT || self.client_share.operations_left == 0;
+            if is_client && (is_used_up || connection.is_backlogged()) {
+                self.client_share.wait(number);
                 return Ok(());
             }
             let frame = connection.frames.next_frame_of(sender);
             let frame = frame.map_err(|error| error.to_string())?;
             let Some((request, packet)) = frame else { return Ok(()) };
-            operations += weight(&packet);
             match connection.role {
                 Role::Peer(peer) => self.on_node_packet(peer, packet),
-                Role::Client { .. } => self.on_client_packet(number, request, packet),
+                Role::Client { .. } => {
+                    let weight = weight(&packet);
+                    operations += weight;
+                    let left = &mut self.client_share.operations_left;
+                    *left = left.saturating_sub(weight);
+                    self.on_client_packet(number, request, packet);
+                }
                 Role::Unauthenticated(_) => {
                     return Err("a packet came before the handshake".to_owned());
                 }
@@ -55,22 +116,31 @@ impl<S: ChunkStore> EventLoop<S> {
         }
     }
 
-    /// Goes on with clients whose requests were left to this turn, and which it has not read from.
-    pub(super) fn go_on_with_clients(&mut self, unfinished: &BTreeSet<u64>) {
-        for number in unfinished {
-            self.unfinished.remove(number);
-            match self.on_frames(*number) {
-                Ok(()) => self.charge(*number),
-                Err(error) => self.reject(*number, &error),
+    /// Goes on with clients that wait since an earlier turn: with what they sent, or, if that is
+    /// handled, by reading from them.
+    pub(super) fn go_on_with_clients(&mut self) {
+        for _ in 0..self.client_share.waiting.len() {
+            if self.client_share.operations_left == 0 {
+                return;
+            }
+            let Some(number) = self.client_share.take() else { return };
+            let left = self.client_share.operations_left;
+            match self.on_frames(number) {
+                Ok(()) => self.charge(number),
+                Err(error) => self.reject(number, &error),
+            }
+            let has_begun = self.client_share.operations_left < left;
+            if !has_begun && !self.client_share.waiting.contains(&number) {
+                self.read(number);
             }
         }
     }
 
-    /// Whether a client has requests left, and takes its answers. One that does not is gone on with
-    /// once its socket takes more.
+    /// Whether a client waits that takes its answers. One that does not is gone on with once its
+    /// socket takes more.
     pub(super) fn may_go_on_with_clients(&self) -> bool {
-        let mut unfinished = self.unfinished.iter();
-        unfinished.any(|number| {
+        let mut waiting = self.client_share.waiting.iter();
+        waiting.any(|number| {
             self.connections.get(number).is_some_and(|connection| !connection.is_backlogged())
         })
     }

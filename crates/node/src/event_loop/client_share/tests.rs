@@ -123,14 +123,14 @@ fn a_turn_handles_a_bounded_number_of_a_clients_requests() {
             event_loop.turn(&mut events).expect("it turns");
             turns += 1;
             greedy.go_on();
-            assert!(greedy.answered <= turns * OPERATIONS_A_TURN as u64, "after {turns} turns");
+            assert!(greedy.answered <= turns * OPERATIONS_A_CLIENT as u64, "after {turns} turns");
             assert!(turns < TURNS_MAX as u64, "only {} are answered", greedy.answered);
-            if !event_loop.unfinished.is_empty() {
+            if !event_loop.client_share.waiting.is_empty() {
                 // Nothing more may arrive, and the rest is handled all the same.
                 assert_eq!(event_loop.wait_ms(0), 0);
                 has_waited = true;
             }
-            if modest.to_send.is_empty() && !event_loop.unfinished.is_empty() {
+            if modest.to_send.is_empty() && !event_loop.client_share.waiting.is_empty() {
                 modest.ask(1);
             }
             modest.go_on();
@@ -138,8 +138,42 @@ fn a_turn_handles_a_bounded_number_of_a_clients_requests() {
                 assert!(greedy.answered < REQUESTS, "the other waits until all are answered");
             }
         }
-        assert!(has_waited && modest.answered == 1 && event_loop.unfinished.is_empty());
+        assert!(has_waited && modest.answered == 1 && event_loop.client_share.waiting.is_empty());
         event_loop.next_tick_ms = TICK_MS;
         assert_eq!(event_loop.wait_ms(0), TICK_MS, "it does not spin");
+    });
+}
+
+/// More clients than share one turn, each with far more than its part of several turns.
+const GREEDY: usize = 20;
+const REQUESTS_OF_EACH: u64 = 4_000;
+
+#[test]
+fn a_turn_handles_a_bounded_number_of_all_clients_requests_and_each_has_its_turn() {
+    with_loop(|event_loop| {
+        let mut events = Vec::with_capacity(EVENTS);
+        let admit = |_| Caller::admit(event_loop, &mut events);
+        let mut callers: Vec<Caller> = (0..GREEDY).map(admit).collect();
+        let mut modest = Caller::admit(event_loop, &mut events);
+        callers.iter_mut().for_each(|caller| caller.ask(REQUESTS_OF_EACH));
+        modest.ask(1);
+        let (mut turns, mut has_waited) = (0_u64, false);
+        while callers.iter().any(|caller| caller.answered < REQUESTS_OF_EACH) {
+            callers.iter_mut().for_each(Caller::go_on);
+            modest.go_on();
+            event_loop.turn(&mut events).expect("it turns");
+            turns += 1;
+            callers.iter_mut().for_each(Caller::go_on);
+            modest.go_on();
+            let answered: u64 = callers.iter().map(|caller| caller.answered).sum();
+            assert!(answered <= turns * OPERATIONS_A_TURN as u64, "{answered} in {turns} turns");
+            assert!(turns < TURNS_MAX as u64, "only {answered} are answered");
+            has_waited |= event_loop.client_share.operations_left == 0;
+            // All others may come first, once.
+            let first_round = GREEDY.div_ceil(OPERATIONS_A_TURN / OPERATIONS_A_CLIENT) as u64;
+            assert!(modest.answered == 1 || turns <= 2 * first_round, "not in {turns} turns");
+        }
+        assert!(has_waited && modest.answered == 1);
+        assert!(event_loop.client_share.waiting.is_empty() && event_loop.wait_ms(0) > 0);
     });
 }
