@@ -149,9 +149,15 @@ impl<S: ChunkStore> Node<S> {
     }
 
     /// Makes this node a backup that logs its part of the metadata as well, and takes up the
-    /// metadata that its earlier incarnations logged. Requires: called before anything else.
-    pub fn resume(&mut self, replica_store: ReplicaStore, recovered: &RecoveredState) {
-        self.super_peer.resume(recovered.since, &recovered.metadata);
+    /// metadata that its earlier incarnations logged. Calls `on_record` after each record, so that
+    /// the caller can show that it gets on. Requires: called before anything else.
+    pub fn resume(
+        &mut self,
+        replica_store: ReplicaStore,
+        recovered: &RecoveredState,
+        on_record: &mut dyn FnMut(),
+    ) {
+        self.super_peer.resume(recovered.since, &recovered.metadata, on_record);
         self.has_metadata_log = true;
         self.replica_store = Some(replica_store);
     }

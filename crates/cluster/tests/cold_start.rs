@@ -163,7 +163,7 @@ impl World {
         let supers = self.coordinator.view().supers().collect();
         let client = ClientId(u64::from(peer.node.get()) << 32 | u64::from(peer.incarnation));
         let mut node = Node::new(peer, settings, supers, client, Chunks::default());
-        node.resume(replica_store, &recovered);
+        node.resume(replica_store, &recovered, &mut || ());
         self.nodes.insert(number, (peer, node));
         Ok(())
     }

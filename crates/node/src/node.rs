@@ -475,7 +475,8 @@ impl RunningNode {
             let client = ClientId(joined.join_revision);
             let mut node = Node::new(joined.peer, settings, supers, client, store);
             if let Some((replica_store, recovered)) = replica_store {
-                node.resume(replica_store, &recovered);
+                // The lease is renewed meanwhile, as long as this gets on.
+                node.resume(replica_store, &recovered, &mut || state.beat(boot_ms()));
             }
             let identity = Identity::new(joined.cluster, Some(joined.peer), &credentials);
             let event_loop =

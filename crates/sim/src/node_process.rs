@@ -191,7 +191,7 @@ impl<W: Workload> NodeProcess for WorkloadNode<W> {
         let client = ClientId(u64::from(peer.node.get()) << 32 | u64::from(peer.incarnation));
         let mut node = Node::new(peer, settings, supers, client, store);
         if let Some((replica_store, recovered)) = W::replica_store(peer, observed) {
-            node.resume(replica_store, &recovered);
+            node.resume(replica_store, &recovered, &mut || ());
         }
         Self { peer, node, in_flight: BTreeMap::new(), workload, true_ms: observed.true_ms }
     }

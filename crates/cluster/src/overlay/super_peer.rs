@@ -92,8 +92,8 @@ impl SuperPeer {
 
     /// Records all promises and metadata from now on ([`Self::take_records`]), starting from the
     /// records of earlier incarnations from `since` on. Requires: the records are complete, and
-    /// this is the first call.
-    pub fn resume(&mut self, since: u32, records: &[MetadataRecord]) {
+    /// this is the first call. Calls `on_record` after each record.
+    pub fn resume(&mut self, since: u32, records: &[MetadataRecord], on_record: &mut dyn FnMut()) {
         for record in records {
             self.catalog.replay(record);
             if let MetadataRecord::Promises(terms) = record {
@@ -102,6 +102,7 @@ impl SuperPeer {
                     self.promised.assign(*first..last.saturating_add(1), Some(*term));
                 }
             }
+            on_record();
         }
         self.since = since.min(self.me.incarnation);
         self.is_recording = true;
