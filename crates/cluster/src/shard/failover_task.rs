@@ -1,10 +1,11 @@
-//! The progress of one failover.
+//! The progress of failovers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::missing::Missing;
 use crate::chunks::{LockGrant, SessionState};
-use crate::ids::ChunkId;
+use crate::ids::{ChunkId, IdRange};
+use crate::interval_map::IntervalMap;
 use crate::overlay::{FailoverGrant, Peer};
 use crate::replication::{ItemKey, Mutation, RecordKey, ReplicaSlice, ReplicationPrimary};
 
@@ -43,6 +44,51 @@ pub(super) struct FailoverTask {
     /// The last version of each holder that has reported, and what it has beyond the replicas here;
     /// None if it does not know.
     pub(super) sealed: BTreeMap<Peer, (u64, Option<Vec<RecordKey>>)>,
+}
+
+/// All failovers of a node. Their ids do not overlap.
+#[derive(Debug, Default)]
+pub(super) struct Failovers {
+    /// Those whose new replica set is being committed, by the number of that change.
+    pub(super) committing: BTreeMap<u64, FailoverTask>,
+    /// Those that are being loaded, the next one first, or that wait for backups.
+    pub(super) loading: VecDeque<FailoverTask>,
+    /// The ids of both: requests ask for them, and a node may have a thousand failovers.
+    ids: IntervalMap<()>,
+}
+
+impl Failovers {
+    /// Adds one that is to be loaded behind the others.
+    pub(super) fn start(&mut self, failover: FailoverTask) {
+        let ids = failover.grant.ids;
+        debug_assert!(!self.overlap(ids), "{ids:?} are in failover already");
+        self.ids.assign(ids.start()..ids.end(), Some(()));
+        self.loading.push_back(failover);
+    }
+
+    /// Forgets the ids of one that has ended, and is in neither list any more.
+    pub(super) fn end(&mut self, ids: IdRange) {
+        self.ids.assign(ids.start()..ids.end(), None);
+    }
+
+    /// Whether an id is in failover.
+    pub(super) fn contain(&self, id: ChunkId) -> bool {
+        self.ids.get(id.bits()).is_some()
+    }
+
+    /// Whether some of these ids are in failover.
+    pub(super) fn overlap(&self, ids: IdRange) -> bool {
+        self.ids.over(ids.start()..ids.end()).next().is_some()
+    }
+
+    /// Whether the ids are those of the failovers.
+    pub(super) fn are_consistent(&self) -> bool {
+        let mut ids = IntervalMap::default();
+        for failover in self.committing.values().chain(&self.loading) {
+            ids.assign(failover.grant.ids.start()..failover.grant.ids.end(), Some(()));
+        }
+        ids.iter().eq(self.ids.iter())
+    }
 }
 
 /// A slice of a failover that is being loaded.

@@ -1,11 +1,11 @@
 //! The chunk service of one node.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use amalgam_op::Outcome;
 
-use super::failover_task::{FailoverTask, Fetched};
+use super::failover_task::{Failovers, Fetched};
 use super::moves::{IncomingMove, MoveMessage, OutgoingMove};
 use super::pending_replies::{PendingReplies, PendingReply, Requester};
 use super::scan::ItemScan;
@@ -136,10 +136,7 @@ pub struct ChunkService<S> {
     deadline_ms: u64,
     replication: ReplicationPrimary,
     pending_replies: PendingReplies,
-    /// Failovers whose new replica set is being committed, by the number of that change.
-    failovers: BTreeMap<u64, FailoverTask>,
-    /// Failovers that are being loaded, the next one first, or that wait for backups.
-    loading: VecDeque<FailoverTask>,
+    failovers: Failovers,
     /// Backups of the ids that are being claimed.
     claiming: Vec<Peer>,
     /// The id that the running operation changed, and the mutation; None for a put, whose value is
@@ -178,8 +175,7 @@ impl<S: ChunkStore> ChunkService<S> {
             deadline_ms: 0,
             replication,
             pending_replies: PendingReplies::default(),
-            failovers: BTreeMap::new(),
-            loading: VecDeque::new(),
+            failovers: Failovers::default(),
             claiming: Vec::new(),
             changed: None,
         }
@@ -601,7 +597,7 @@ impl<S: ChunkStore> ChunkService<S> {
 
     fn check_owned(&self, id: ChunkId, epoch: u64) -> Result<(), ChunkError> {
         match self.owned.get(id.bits()) {
-            None if self.is_failing_over(id) => Err(ChunkError::Retry),
+            None if self.failovers.contain(id) => Err(ChunkError::Retry),
             None => Err(ChunkError::Moved(self.moved.get(id.bits()).copied())),
             Some(since) if epoch < *since => Err(ChunkError::Outdated),
             Some(_) if self.frozen.get(id.bits()).is_some() => Err(ChunkError::Retry),

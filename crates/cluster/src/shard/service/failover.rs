@@ -29,35 +29,20 @@ const ASKED_BYTES_MAX: u64 = 4 << 20;
 const TAKEN_BYTES_MAX: u64 = 2 << 20;
 
 impl<S: ChunkStore> ChunkService<S> {
-    /// All failovers, loaded or not.
-    fn all_failovers(&self) -> impl Iterator<Item = &FailoverGrant> {
-        self.failovers.values().chain(&self.loading).map(|loading| &loading.grant)
-    }
-
-    /// Whether an id is in failover.
-    pub(super) fn is_failing_over(&self, id: ChunkId) -> bool {
-        self.all_failovers().any(|failover| failover.ids.contains(id))
-    }
-
-    /// Whether some of these ids are in failover.
-    pub(super) fn overlaps_failover(&self, ids: IdRange) -> bool {
-        self.all_failovers().any(|failover| failover.ids.overlaps(ids))
-    }
-
     /// The owner to recover from, in the change with this number; None if the change is no
     /// failover.
     pub fn source(&self, change: u64) -> Option<Peer> {
-        self.failovers.get(&change).map(|failover| failover.grant.source)
+        self.failovers.committing.get(&change).map(|failover| failover.grant.source)
     }
 
     /// Number of failovers.
     pub fn failovers(&self) -> usize {
-        self.all_failovers().count()
+        self.failovers.loading.len() + self.failovers.committing.len()
     }
 
     /// Number of failovers that load replicas, and of those whose new backups are agreed on.
     pub fn failover_stages(&self) -> (usize, usize) {
-        (self.loading.len(), self.failovers.len())
+        (self.failovers.loading.len(), self.failovers.committing.len())
     }
 
     /// Starts a failover that a leader has granted. The leader repeats the grant until the ids are
@@ -70,12 +55,12 @@ impl<S: ChunkStore> ChunkService<S> {
         if !is_mine || is_owned || self.is_removing(ids) {
             return;
         }
-        if self.overlaps_failover(ids) {
+        if self.failovers.overlap(ids) {
             let is_same = |known: &FailoverGrant| {
                 (known.ids, known.source) == (ids, grant.source) && known.epoch < grant.epoch
             };
             // Some holders may have died since.
-            for loading in self.loading.iter_mut().filter(|one| is_same(&one.grant)) {
+            for loading in self.failovers.loading.iter_mut().filter(|one| is_same(&one.grant)) {
                 loading.sealed.retain(|peer, _| grant.holders.contains(peer));
                 loading.grant = grant.clone();
             }
@@ -88,7 +73,7 @@ impl<S: ChunkStore> ChunkService<S> {
         // A move of these ids to this node came from the dead owner, or is older.
         self.cancel_incoming_in(ids);
         replica_store.seal(grant.source);
-        self.loading.push_back(FailoverTask {
+        self.failovers.start(FailoverTask {
             grant: grant.clone(),
             next: ids.start(),
             asked: ids.start(),
@@ -113,7 +98,9 @@ impl<S: ChunkStore> ChunkService<S> {
         out: &mut Vec<ChunkCommand>,
     ) {
         let (replication, retry_ms) = (&self.replication, self.limits.replication.retry_ms);
-        for loading in self.loading.iter_mut().filter(|loading| !loading.missing.is_empty()) {
+        for loading in
+            self.failovers.loading.iter_mut().filter(|loading| !loading.missing.is_empty())
+        {
             let FailoverGrant { ids, source, .. } = loading.grant;
             let others: Vec<Peer> = loading.others(replication).collect();
             let question = loading.missing.question(now_ms, retry_ms, others.into_iter());
@@ -122,7 +109,9 @@ impl<S: ChunkStore> ChunkService<S> {
                 out.push(ChunkCommand::Replication(ReplicationCommand::Send(peer, message)));
             }
         }
-        for loading in self.loading.iter_mut().filter(|loading| now_ms >= loading.next_ask_ms) {
+        for loading in
+            self.failovers.loading.iter_mut().filter(|loading| now_ms >= loading.next_ask_ms)
+        {
             let FailoverGrant { ids, source, .. } = loading.grant;
             loading.next_ask_ms = now_ms + retry_ms;
             let last = replica_store.last_version(source);
@@ -146,7 +135,7 @@ impl<S: ChunkStore> ChunkService<S> {
             let FailoverGrant { ids: loaded, source: from, .. } = loading.grant;
             (loaded, from) == (ids, source)
         };
-        if let Some(loading) = self.loading.iter_mut().find(is_meant)
+        if let Some(loading) = self.failovers.loading.iter_mut().find(is_meant)
             && loading.grant.holders[1..].contains(&from)
         {
             loading.sealed.insert(from, (last, beyond.map(<[RecordKey]>::to_vec)));
@@ -166,8 +155,8 @@ impl<S: ChunkStore> ChunkService<S> {
             let grant = &loading.grant;
             (grant.ids, grant.source) == (ids, source) && grant.holders.contains(&from)
         };
-        let Some(place) = self.loading.iter().position(is_meant) else { return };
-        let loading = &mut self.loading[place];
+        let Some(place) = self.failovers.loading.iter().position(is_meant) else { return };
+        let loading = &mut self.failovers.loading[place];
         loading.missing.answered(from, answer.lacking, answer.damaged);
         let (mut came, mut is_stored) = (BTreeSet::new(), true);
         for mutation in answer.found {
@@ -212,7 +201,8 @@ impl<S: ChunkStore> ChunkService<S> {
         }
         if !is_stored {
             // There is no memory now; the leader will repeat the grant.
-            self.loading.remove(place);
+            self.failovers.loading.remove(place);
+            self.failovers.end(ids);
             return self.remove_all(ids);
         }
         if !came.is_empty() {
@@ -276,14 +266,15 @@ impl<S: ChunkStore> ChunkService<S> {
         replica_store: &mut ReplicaStore,
         out: &mut Vec<ChunkCommand>,
     ) -> UnreadableChunks {
+        debug_assert!(self.failovers.are_consistent());
         let mut unread = UnreadableChunks::default();
         self.query_holders(now_ms, replica_store, out);
         // Holders may have reported meanwhile.
-        for _ in 0..self.loading.len() {
-            let Some(loading) = self.loading.pop_front() else { break };
+        for _ in 0..self.failovers.loading.len() {
+            let Some(loading) = self.failovers.loading.pop_front() else { break };
             match loading.is_loaded() {
                 true => self.begin(loading, now_ms, replica_store, &mut unread),
-                false => self.loading.push_back(loading),
+                false => self.failovers.loading.push_back(loading),
             }
         }
         self.ask_for_slices(replica_store);
@@ -291,7 +282,7 @@ impl<S: ChunkStore> ChunkService<S> {
         while left > 0
             && left_bytes > 0
             && let Some(place) = self.place_with_slice()
-            && let Some(mut loading) = self.loading.remove(place)
+            && let Some(mut loading) = self.failovers.loading.remove(place)
             && let Some(one) = loading.slices.pop_front()
         {
             left = left.saturating_sub(one.weight());
@@ -301,7 +292,9 @@ impl<S: ChunkStore> ChunkService<S> {
                 self.begin(loading, now_ms, replica_store, &mut unread);
             } else if is_stored {
                 // Finish one failover before the next is loaded.
-                self.loading.push_front(loading);
+                self.failovers.loading.push_front(loading);
+            } else {
+                self.failovers.end(loading.grant.ids);
             }
             // The medium reads while what it has delivered is taken over.
             self.ask_for_slices(replica_store);
@@ -316,13 +309,13 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// Asks the log for the next slices of failovers, up to a bound.
     fn ask_for_slices(&mut self, replica_store: &mut ReplicaStore) {
-        let asked = self.loading.iter().flat_map(|loading| &loading.slices);
+        let asked = self.failovers.loading.iter().flat_map(|loading| &loading.slices);
         let (mut ids, mut bytes) = (0, 0);
         for one in asked {
             (ids, bytes) = (ids + one.weight(), bytes + one.slice.bytes);
         }
-        let has_named = self.failovers.len() >= NAMED_CHANGES_MAX;
-        for loading in &mut self.loading {
+        let has_named = self.failovers.committing.len() >= NAMED_CHANGES_MAX;
+        for loading in &mut self.failovers.loading {
             let FailoverGrant { ids: all, source, .. } = loading.grant;
             let is_named = all.first().creator().is_named();
             while loading.asked < all.end() && !(is_named && has_named) {
@@ -347,8 +340,8 @@ impl<S: ChunkStore> ChunkService<S> {
 
     /// The place of the first failover that has a loaded slice and may go on.
     fn place_with_slice(&self) -> Option<usize> {
-        let has_named = self.failovers.len() >= NAMED_CHANGES_MAX;
-        self.loading.iter().position(|loading| {
+        let has_named = self.failovers.committing.len() >= NAMED_CHANGES_MAX;
+        self.failovers.loading.iter().position(|loading| {
             let is_named = loading.grant.ids.first().creator().is_named();
             loading.has_slice() && !(is_named && has_named)
         })
@@ -424,7 +417,7 @@ impl<S: ChunkStore> ChunkService<S> {
         let FailoverGrant { ids, source, .. } = loading.grant;
         if !loading.missing.is_empty() {
             if loading.missing.may_come(loading.others(&self.replication)) {
-                return self.loading.push_back(loading);
+                return self.failovers.loading.push_back(loading);
             }
             let (lost, unacknowledged) = loading.missing.give_up();
             // Their clients repeat what they were not answered: it did not happen.
@@ -439,7 +432,7 @@ impl<S: ChunkStore> ChunkService<S> {
         if loading.waits(now_ms, &self.replication, self.limits.replication.silent_ms)
             || !self.replication.meets_min_replicas(learners.len())
         {
-            return self.loading.push_back(loading);
+            return self.failovers.loading.push_back(loading);
         }
         let in_place_replicas = self.in_place_replicas(&loading, replica_store);
         let number = if !in_place_replicas.is_empty()
@@ -460,7 +453,7 @@ impl<S: ChunkStore> ChunkService<S> {
             loading.past_learners.extend(&learners);
             self.replication.begin_catch_up(ids, Vec::new(), learners, false)
         };
-        self.failovers.insert(number, loading);
+        self.failovers.committing.insert(number, loading);
     }
 
     /// Removes the chunks of these ids.
@@ -491,7 +484,11 @@ impl<S: ChunkStore> ChunkService<S> {
         out: &mut Vec<ChunkCommand>,
     ) {
         let Some((ids, members)) = self.replication.on_committed(number, result) else { return };
-        match (self.failovers.remove(&number), result) {
+        let failover = self.failovers.committing.remove(&number);
+        if let Some(failover) = &failover {
+            self.failovers.end(failover.grant.ids);
+        }
+        match (failover, result) {
             (Some(failover), Ok(epoch)) => {
                 self.moved.assign(ids.start()..ids.end(), None);
                 self.set_owned(ids, Some(epoch));
@@ -526,15 +523,16 @@ impl<S: ChunkStore> ChunkService<S> {
     }
 
     fn aborted(&mut self, number: u64, out: &mut Vec<ChunkCommand>) {
-        if let Some(mut failover) = self.failovers.remove(&number) {
+        if let Some(mut failover) = self.failovers.committing.remove(&number) {
             let ids = failover.grant.ids;
             if ids.first().creator().is_named() {
                 // Its items were handed to the replication, so the failover starts over with the
                 // next grant.
+                self.failovers.end(ids);
                 return self.remove_all(ids);
             }
             failover.retry();
-            return self.loading.push_back(failover);
+            return self.failovers.loading.push_back(failover);
         }
         let found = self.incoming.iter().find(|(_, incoming)| incoming.change == Some(number));
         if let Some((source, number)) = found.map(|(key, _)| *key) {

@@ -363,7 +363,7 @@ impl<S: ChunkStore> ChunkService<S> {
             if !is_free
                 || self.is_leaving()
                 || self.is_removing(ids)
-                || self.overlaps_failover(ids)
+                || self.failovers.overlap(ids)
                 || self.is_moving(ids)
                 || self.incoming.len() >= MOVES_MAX
                 || !is_movable(ids)

@@ -45,8 +45,7 @@ impl Reserve {
 impl<S: ChunkStore> ChunkService<S> {
     /// Closes the reserve once nothing more is being handed over.
     pub(super) fn close_reserve(&mut self) {
-        let is_quiet =
-            self.loading.is_empty() && self.failovers.is_empty() && self.incoming.is_empty();
+        let is_quiet = self.failovers() == 0 && self.incoming.is_empty();
         if self.reserve.is_open && is_quiet {
             self.reserve.is_open = false;
             self.store.use_reserve(false);

@@ -56,7 +56,7 @@ fn a_takeover_opens_the_reserve_which_clients_cannot_take() {
     service.on_backup(holder, &sealed, &mut || 1_001, &mut Vec::new());
     step(&mut service, &mut replica_store, 1_001);
     assert!(is_open.get(), "until the failover has ended");
-    let number = *service.failovers.keys().next().expect("it waits for its replica set");
+    let number = *service.failovers.committing.keys().next().expect("it waits for its replica set");
     service.on_committed(number, Ok(9), &mut || 1_002, &mut Vec::new());
     step(&mut service, &mut replica_store, 1_002);
     assert!(!is_open.get() && service.store.has(id(9)), "what was taken over stays");
