@@ -279,11 +279,7 @@ impl<S: Store> Server<S> {
             })
         });
         let maintenance = maintenance.transpose()?;
-        let mut threads = vec![spawn(scope, state, "watchers".into(), || {
-            let tick = || state.report_evictions();
-            sender::run(&state.log, &state.registry, || state.is_stopping(), tick);
-            Ok(())
-        })?];
+        let mut threads = Vec::new();
         let cores = if state.settings.pins_threads { allowed_cores() } else { Vec::new() };
         for number in 0..state.settings.threads {
             let core = cores.get(number % cores.len().max(1)).copied();
@@ -292,7 +288,13 @@ impl<S: Store> Server<S> {
                 Worker::new(state, number).and_then(|mut worker| worker.run())
             })?);
         }
-        sys::unmap_code();
+        threads.push(spawn(scope, state, "watchers".into(), || {
+            // Not by the main thread: it takes some milliseconds, and clients may wait already.
+            sys::unmap_code();
+            let tick = || state.report_evictions();
+            sender::run(&state.log, &state.registry, || state.is_stopping(), tick);
+            Ok(())
+        })?);
         let (wake_receiver, reload_requested) = (&self.wake_receiver, &*self.reload_requested);
         let result = Acceptor::new(state, &self.listeners, wake_receiver, reload_requested).run();
         log::info!(connections = state.counters.connections(); "the server shuts down");
