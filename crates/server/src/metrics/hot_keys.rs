@@ -5,7 +5,7 @@
 //!
 //! Invariants:
 //! 1. A worker never waits: while a reader holds its sketch, its samples are dropped.
-//! 2. Memory is fixed: one sketch for each worker, with keys of at most [`MAX_KEY_BYTES`].
+//! 2. Memory is bounded: one sketch for each worker, with keys of at most [`MAX_KEY_BYTES`].
 
 use std::collections::HashMap;
 use std::sync::{Mutex, TryLockError};
@@ -30,23 +30,35 @@ pub struct HotKey {
     pub error: f64,
 }
 
-/// A key, as a sketch stores it.
+/// The bytes of a key that a sketch stores in place.
+const START_BYTES: usize = 39;
+
+/// A key, as a sketch stores it. Most keys are short: all space for the longest would be a quarter
+/// of a MiB for each worker.
 #[derive(Clone)]
 struct StoredKey {
     length: u8,
-    bytes: [u8; MAX_KEY_BYTES],
+    start: [u8; START_BYTES],
+    /// The bytes behind the start; None before a key had any.
+    rest: Option<Box<[u8; MAX_KEY_BYTES - START_BYTES]>>,
 }
 
 impl StoredKey {
-    const EMPTY: Self = Self { length: 0, bytes: [0; _] };
+    const EMPTY: Self = Self { length: 0, start: [0; _], rest: None };
 
     fn write(&mut self, key: &[u8]) {
         self.length = key.len() as u8;
-        self.bytes[..key.len()].copy_from_slice(key);
+        let (start, rest) = key.split_at(key.len().min(START_BYTES));
+        self.start[..start.len()].copy_from_slice(start);
+        if !rest.is_empty() {
+            self.rest.get_or_insert_with(|| Box::new([0; _]))[..rest.len()].copy_from_slice(rest);
+        }
     }
 
-    fn key(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length)]
+    fn key(&self) -> Vec<u8> {
+        let length = usize::from(self.length);
+        let rest = self.rest.iter().flat_map(|rest| rest.iter());
+        self.start.iter().chain(rest).take(length).copied().collect()
     }
 }
 
@@ -104,7 +116,7 @@ impl Merged {
         self.samples += sketch.samples();
         self.missed.iter_mut().enumerate().for_each(|(set, sum)| *sum += sketch.missed(set));
         for seen in sketch.estimates() {
-            let entry = self.entries.entry(seen.name.key().to_vec()).or_default();
+            let entry = self.entries.entry(seen.name.key()).or_default();
             entry.set = seen.set;
             entry.count += u64::from(seen.count);
             entry.inherited += u64::from(seen.inherited);
@@ -243,6 +255,17 @@ mod tests {
                 assert!(within >= 8, "{within} of 10 within their error bounds: {reported:?}");
             }
         }
+    }
+
+    #[test]
+    fn keys_of_all_lengths_are_stored() {
+        let mut stored = StoredKey::EMPTY;
+        for length in (0..=MAX_KEY_BYTES).chain((0..=MAX_KEY_BYTES).rev()) {
+            let key: Vec<_> = (0..length).map(|at| (at + length) as u8).collect();
+            stored.write(&key);
+            assert_eq!(stored.key(), key);
+        }
+        assert!(size_of::<StoredKey>() <= 48);
     }
 
     #[test]
