@@ -10,10 +10,12 @@
 //! [`Large`](super::large::Large).
 //!
 //! Memory: 4 bytes a group, an eighth of a byte a slot, of which the system backs only what has
-//! held items with an expiry. As each page has a part for the most slots that it may be divided
-//! into, and the system backs 4 KiB at a time, the map takes 0.2 to 0.54 % of such a page. It is
-//! not charged to the limit. (The TTL buckets of Segcache, NSDI 2021, spend nothing on an item, but
-//! require that items of one TTL lie together; a timer wheel spends at least 8 bytes an item and
+//! held items with an expiry. A page's bounds lie in *rows* of some groups; the first rows of all
+//! pages lie side by side, then all second rows, and so on. So a page of long slots, which has few
+//! groups, takes little: 0.54 % of a page of the shortest slots, 0.1 % where slots have 128 bytes,
+//! at most 0.05 % from 256 bytes on. The map is not charged to the limit. (The TTL buckets of
+//! Segcache, NSDI 2021, spend nothing on an item, but require that items of one TTL lie together; a
+//! timer wheel spends at least 8 bytes an item and
 //! keeps entries of replaced items.) Cost: a write of an item with an expiry loads one
 //! bound; one that expires before the rest of its group lowers it. Reads are not involved.
 //!
@@ -41,6 +43,11 @@ use super::{Guard, ItemRef, Memory, Pool};
 /// The slots of a group. Fewer would cost more memory, more would make a visit cost more: it reads
 /// the headers of all.
 pub(super) const GROUP_SLOTS: u32 = 32;
+/// The groups of a row, at least: half a cache line.
+const LEAST_ROW_GROUPS: u32 = 8;
+/// The rows of a page, at most. Each lies in another page of the system, so that the only page of
+/// its class takes this many of them.
+const MOST_ROWS: u32 = 32;
 /// The bound where no item expires.
 const NONE: u32 = 0;
 /// The number of pages whose groups one maintenance step looks through at most.
@@ -54,9 +61,10 @@ const LARGE_PER_STEP: usize = 64;
 /// The bounds of all pages and groups. Any thread may call it.
 pub(super) struct ExpiryMap {
     pages: Box<[AtomicU32]>,
-    /// Offset in the arena of the groups' bounds: [`ExpiryMap::groups`] for each page in turn.
+    /// Offset in the arena of the groups' bounds: the first rows of all pages, then the second.
     start: u64,
-    groups: u32,
+    /// A row has two to the power of this many groups.
+    row_shift: u32,
     /// The page at which the next pass begins.
     cursor: AtomicU32,
     /// The age in seconds of the oldest item that the latest pass which found any reclaimed.
@@ -69,7 +77,7 @@ impl ExpiryMap {
         Self {
             pages: (0..pages).map(|_| AtomicU32::new(NONE)).collect(),
             start,
-            groups: Self::most_groups(geometries),
+            row_shift: Self::row_groups(geometries).trailing_zeros(),
             cursor: AtomicU32::new(0),
             oldest_seconds: AtomicU32::new(0),
         }
@@ -77,11 +85,27 @@ impl ExpiryMap {
 
     /// The bytes of arena that the map of `pages` pages needs.
     pub(super) fn arena_bytes(pages: usize, geometries: &[Geometry]) -> usize {
-        pages * Self::most_groups(geometries) as usize * size_of::<u32>()
+        let row_groups = Self::row_groups(geometries);
+        let groups = Self::most_groups(geometries).next_multiple_of(row_groups);
+        pages * groups as usize * size_of::<u32>()
     }
 
     fn most_groups(geometries: &[Geometry]) -> u32 {
         geometries.iter().map(groups_of).max().unwrap_or(0)
+    }
+
+    /// The number of groups in a row, a power of two.
+    fn row_groups(geometries: &[Geometry]) -> u32 {
+        let groups = Self::most_groups(geometries).div_ceil(MOST_ROWS);
+        groups.next_power_of_two().max(LEAST_ROW_GROUPS)
+    }
+
+    /// Offset in the arena of the bound of a page's group.
+    #[inline]
+    fn offset_of(&self, page: u32, group: u32) -> u64 {
+        let (row, place) = (group >> self.row_shift, group & ((1 << self.row_shift) - 1));
+        let row = u64::from(row) * self.pages.len() as u64 + u64::from(page);
+        self.start + ((row << self.row_shift) + u64::from(place)) * size_of::<u32>() as u64
     }
 }
 
@@ -147,8 +171,7 @@ fn lower_both(epochs: &Epochs, page: &AtomicU32, group: &AtomicU32, expiry: u32)
 
 impl Memory {
     fn group_bound(&self, page: u32, group: u32) -> &AtomicU32 {
-        let number = u64::from(page) * u64::from(self.expiries.groups) + u64::from(group);
-        let offset = self.expiries.start + number * size_of::<u32>() as u64;
+        let offset = self.expiries.offset_of(page, group);
         // SAFETY: the map's part of the arena (`ExpiryMap::arena_bytes`) is accessed as atomics
         // only; fresh memory reads as 0.
         unsafe { self.arena.at(offset).cast::<AtomicU32>().as_ref() }
@@ -317,6 +340,41 @@ impl Pool<'_> {
         }
         *oldest = (*oldest).max(Some(now.seconds - expiry.0));
         NONE
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::SlotLayout;
+    use super::super::class::Classes;
+    use super::super::page::geometries;
+    use super::*;
+
+    /// The bounds are apart, lie within the map, and those of a page with long slots in one row.
+    #[test]
+    fn each_group_has_a_bound_of_its_own() {
+        const PAGES: usize = 5;
+        const START: u64 = 64;
+        for page_bytes in if cfg!(miri) { vec![1 << 16] } else { vec![1 << 16, 1 << 19, 2 << 20] } {
+            let geometries =
+                geometries(&Classes::new(8, page_bytes, 4), page_bytes, SlotLayout::Plain);
+            let map = ExpiryMap::new(PAGES, &geometries, START);
+            let end = START + ExpiryMap::arena_bytes(PAGES, &geometries) as u64;
+            let most = ExpiryMap::most_groups(&geometries);
+            assert!(most.div_ceil(1 << map.row_shift) <= MOST_ROWS);
+            let pages = 0..PAGES as u32;
+            let mut offsets: Vec<_> = pages
+                .flat_map(|page| (0..most).map(move |group| (page, group)))
+                .map(|(page, group)| map.offset_of(page, group))
+                .collect();
+            offsets.sort_unstable();
+            assert!(offsets.is_sorted_by(|left, right| left + 4 <= *right));
+            assert!(offsets[0] == START && offsets.last().expect("groups") + 4 <= end);
+            let is_long = |geometry: &&Geometry| geometry.slot_bytes >= 1024;
+            let groups = geometries.iter().filter(is_long).map(groups_of).max().expect("a class");
+            let distance = map.offset_of(1, groups - 1) - map.offset_of(1, 0);
+            assert_eq!(distance, u64::from(groups - 1) * 4, "one row");
+        }
     }
 }
 

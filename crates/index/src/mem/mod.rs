@@ -148,7 +148,9 @@ pub struct Memory {
     uses_probation: AtomicBool,
     max_item_bytes: usize,
     page_shift: u32,
-    pages: Box<[Page]>,
+    /// The page table, with an entry for each page up to the highest limit; those of pages that
+    /// were never used take no memory.
+    pages: Table<Page>,
     fresh: Mutex<Fresh>,
     classes: Classes,
     geometries: Box<[Geometry]>,
@@ -275,7 +277,7 @@ impl Memory {
             uses_probation: AtomicBool::new(configuration.eviction == Eviction::Probation),
             max_item_bytes: configuration.max_item_bytes,
             page_shift: page_bytes.trailing_zeros(),
-            pages: (0..page_count).map(|_| Page::default()).collect(),
+            pages: Table::unlimited(page_count)?,
             fresh: Mutex::new(Fresh { list: vec![], discarded: vec![], next: 0 }),
             expiries: ExpiryMap::new(page_count, &geometries, map_start as u64),
             geometries,

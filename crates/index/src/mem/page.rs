@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use super::SlotLayout;
 use super::class::{Classes, LINE_BYTES};
+use super::table::Zeroable;
 
 /// The state of a page; the diagram at the head of the module shows the transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +34,6 @@ pub(super) enum PageState {
 
 /// A page's entry in the page table.
 #[repr(align(64))]
-#[derive(Default)]
 pub(super) struct Page {
     /// The state in the low byte and the class above it: they change together.
     word: AtomicU32,
@@ -43,6 +43,9 @@ pub(super) struct Page {
     /// One more than the class that gets the page once it is empty; 0 for none.
     receiver: AtomicU32,
 }
+
+// SAFETY: atomics of integers are valid as zero: a free page in no class.
+unsafe impl Zeroable for Page {}
 
 impl Page {
     /// The class that gets the page once it is empty.
