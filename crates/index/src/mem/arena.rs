@@ -33,8 +33,14 @@ impl Arena {
         // SAFETY: the padding is less than the alignment, by which the mapping is longer than
         // `bytes`.
         let base = unsafe { start.add(padding) };
-        system::prefer_huge_pages(base, huge_bytes);
-        Ok(Self { base, bytes, mapping: (start, mapping_bytes) })
+        let arena = Self { base, bytes, mapping: (start, mapping_bytes) };
+        arena.prefer_huge_pages(huge_bytes);
+        Ok(arena)
+    }
+
+    /// Asks for huge pages in the first `bytes`. What is touched already stays as it is.
+    pub(super) fn prefer_huge_pages(&self, bytes: usize) {
+        system::prefer_huge_pages(self.base, bytes);
     }
 
     /// The length of the reservation in bytes.

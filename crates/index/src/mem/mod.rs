@@ -128,6 +128,12 @@ const LARGE_DIVISOR: usize = 4;
 const RESERVE_PAGES: usize = 2;
 /// Limits of fewer pages keep no page back.
 const RESERVE_FROM_PAGES: usize = 32;
+/// The last part of a small limit is on the system's usual pages: a huge page that is touched is
+/// backed as a whole, and some of the last would be beyond the limit, as the index takes a part of
+/// it.
+const USUAL_PAGES_SHARE: usize = 16;
+/// That part in bytes, at most.
+const USUAL_PAGES_BYTES: usize = 8 << 20;
 /// At most 1/RESIDENT_SHARE of the limit stays resident in free runs for large items.
 const RESIDENT_SHARE: usize = 16;
 /// The limit may be raised to this many times its first value.
@@ -268,7 +274,9 @@ impl Memory {
         let geometries = page::geometries(&classes, page_bytes, layout);
         let map_start = large_start + large_bytes;
         let map_bytes = ExpiryMap::arena_bytes(page_count, &geometries);
-        let arena = Arena::reserve(map_start + map_bytes, large_start)?;
+        let tail = (limit / USUAL_PAGES_SHARE).min(USUAL_PAGES_BYTES);
+        let huge_bytes = (limit - tail) / Arena::ALIGNMENT * Arena::ALIGNMENT;
+        let arena = Arena::reserve(map_start + map_bytes, huge_bytes)?;
         let memory = Self {
             arena,
             layout,
@@ -345,6 +353,9 @@ impl Memory {
     /// maintenance frees memory step by step.
     pub fn set_limit(&self, bytes: usize) {
         let highest = self.pages.len() << self.page_shift;
+        if bytes > highest / RAISE {
+            self.arena.prefer_huge_pages(bytes.min(highest));
+        }
         self.budget.set_limit(bytes.min(highest));
     }
 
