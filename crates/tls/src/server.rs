@@ -268,7 +268,13 @@ impl ServerSession {
         self.session.unsent_bytes()
     }
 
-    /// Estimated memory of the session, in bytes, without what waits to be sent.
+    /// Bytes that wait in the session: to be sent, or for the rest of their message.
+    #[inline]
+    pub fn waiting_bytes(&self) -> usize {
+        self.session.unsent_bytes() + self.session.undelivered_bytes()
+    }
+
+    /// Estimated memory of the session, in bytes, without what waits in it.
     pub fn kept_bytes(&self) -> usize {
         IDLE_BYTES
     }
@@ -372,12 +378,53 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_encrypted_is_refused() {
-        let file = |name: &str| {
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/certificates").join(name)
-        };
-        let settings = TlsSettings {
-            chain: file("node.pem"),
+    fn parts_of_a_handshake_are_counted() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/certificates/node.pem");
+        let tls = ServerTls::open(settings(file), 1).unwrap();
+        let mut session = tls.session(Security::AsServer).unwrap().expect("it is secured");
+        // A hello of 60,000 bytes comes a kibibyte at a time, each in a record of its own.
+        let mut record = vec![22, 3, 1, 4, 0];
+        record.extend([1, 0, 234, 96, 3, 3]);
+        for part in 1..20 {
+            record.resize(5 + 1024, 0);
+            let mut socket = Pipe(std::mem::take(&mut record));
+            let received = session.receive(&mut socket, 1 << 14, |_| panic!("there are no data"));
+            assert_eq!(received.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            assert_eq!(session.waiting_bytes(), part * (5 + 1024));
+            record.extend([22, 3, 1, 4, 0]);
+        }
+    }
+
+    /// A socket that a few bytes have come to.
+    struct Pipe(Vec<u8>);
+
+    impl Read for Pipe {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            match self.0.len() {
+                0 => Err(io::ErrorKind::WouldBlock.into()),
+                length => {
+                    let count = length.min(buffer.len());
+                    buffer[..count].copy_from_slice(&self.0[..count]);
+                    self.0.drain(..count);
+                    Ok(count)
+                }
+            }
+        }
+    }
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn settings(chain: PathBuf) -> TlsSettings {
+        TlsSettings {
+            chain,
             key: None,
             has_der_key: false,
             authorities: None,
@@ -387,8 +434,15 @@ mod tests {
             resumes: false,
             send_bytes: 1 << 14,
             shown: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_encrypted_is_refused() {
+        let file = |name: &str| {
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/certificates").join(name)
         };
-        let tls = ServerTls::open(settings, 1).unwrap();
+        let tls = ServerTls::open(settings(file("node.pem")), 1).unwrap();
         assert!(tls.session(Security::AsServer).unwrap().is_some());
         assert!(tls.session(Security::Plain).unwrap().is_none());
         let mut unusable = ServerConfig::clone(&tls.configs.current().as_server);

@@ -41,6 +41,9 @@ pub struct Session {
     wants_write: bool,
     /// Plaintext bytes that were encrypted and whose ciphertext was not written yet, about.
     unsent_bytes: usize,
+    /// Bytes of ciphertext that were read since plaintext was last handed out, or since the
+    /// handshake: rustls keeps what belongs to a message that is not complete.
+    undelivered_bytes: usize,
 }
 
 /// A source that knows how much was read, and whether the last read took everything that had
@@ -66,7 +69,7 @@ impl Session {
     pub fn new(mut connection: Connection, send_bytes: Option<usize>) -> Self {
         connection.set_buffer_limit(send_bytes);
         let wants_write = connection.wants_write();
-        Self { connection, wants_write, unsent_bytes: 0 }
+        Self { connection, wants_write, unsent_bytes: 0, undelivered_bytes: 0 }
     }
 
     /// Reads ciphertext from `source` and passes at most `limit` bytes of plaintext to `take`, in
@@ -94,6 +97,7 @@ impl Session {
                     take(plain);
                     reader.consume(count);
                     bytes += count;
+                    self.undelivered_bytes = 0;
                     if bytes == limit {
                         return Ok(Received { bytes, may_have_more: true });
                     }
@@ -110,7 +114,10 @@ impl Session {
                 return Ok(Received { bytes, may_have_more: true });
             }
             match self.connection.read_tls(&mut source) {
-                Ok(_) => self.decrypt()?,
+                Ok(read) => {
+                    self.undelivered_bytes += read;
+                    self.decrypt()?;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if bytes == 0 => return Err(ReceiveError::Io(error)),
@@ -128,6 +135,9 @@ impl Session {
         let was_handshaking = self.connection.is_handshaking();
         let result = self.connection.process_new_packets();
         self.wants_write = self.connection.wants_write();
+        if was_handshaking && !self.connection.is_handshaking() {
+            self.undelivered_bytes = 0;
+        }
         match result {
             Ok(_) => Ok(()),
             Err(error) => Err(ReceiveError::Tls { error, was_handshaking }),
@@ -180,6 +190,11 @@ impl Session {
     /// lengths of the records' heads and tags too few.
     pub fn unsent_bytes(&self) -> usize {
         self.unsent_bytes
+    }
+
+    /// Bytes of messages that have not arrived whole, at most.
+    pub fn undelivered_bytes(&self) -> usize {
+        self.undelivered_bytes
     }
 
     /// Queues the close message, which says that no more data follows.

@@ -220,8 +220,8 @@ impl Connection {
     /// Bytes of the buffers that the connection keeps while it waits.
     pub fn buffer_bytes(&self) -> usize {
         let dump = self.protocol_state.dump.as_ref().map_or(0, |dump| dump.kept_bytes());
-        let unsent = self.output.buffer_bytes() + self.transport.unsent_bytes();
-        self.input.capacity() + unsent + dump
+        let buffers = self.input.capacity() + self.output.buffer_bytes();
+        buffers + self.transport.waiting_bytes() + dump
     }
 
     /// Bytes of answers that no socket has taken yet, in plaintext or as ciphertext.

@@ -81,7 +81,14 @@ impl Transport {
         self.session.as_ref().map_or(0, |session| session.unsent_bytes())
     }
 
-    /// Bytes of memory that the TLS session keeps, roughly, without what waits to be sent; 0
+    /// Bytes that wait in the TLS session, to be sent or for the rest of their message; 0 without
+    /// TLS.
+    #[inline]
+    pub fn waiting_bytes(&self) -> usize {
+        self.session.as_ref().map_or(0, |session| session.waiting_bytes())
+    }
+
+    /// Bytes of memory that the TLS session keeps, roughly, without what waits in it; 0
     /// without a session.
     #[inline]
     pub fn kept_bytes(&self) -> usize {
