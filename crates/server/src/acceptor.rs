@@ -27,6 +27,10 @@ const PAUSED_TICK: Duration = Duration::from_millis(10);
 /// The index is told of a change of the buffers' memory in steps of this size.
 const MEMORY_STEP_BYTES: usize = 1 << 20;
 
+/// Connections that are accepted or rejected before the limit of connections is looked at again,
+/// and whatever else the main thread does: those that were accepted may have closed meanwhile.
+const ACCEPTS_AT_ONCE: usize = 64;
+
 /// Steps of a sweep after which it is looked for connections: about a millisecond.
 const SWEEP_STEPS: usize = 16;
 
@@ -93,7 +97,7 @@ impl<'s, S: Store> Acceptor<'s, S> {
                 return Ok(());
             }
             for listener in ready {
-                self.accept_all(listener);
+                self.accept_some(listener);
             }
             if !was_open && self.room() > 0 {
                 let paused_at = self.paused_at.take();
@@ -143,13 +147,18 @@ impl<'s, S: Store> Acceptor<'s, S> {
         limit.saturating_sub(self.state.registry.count())
     }
 
-    /// Accepts all connections that wait at a listener and hands them to workers in turn.
-    fn accept_all(&mut self, listener: &Listener) {
+    /// Accepts connections that wait at a listener, as many as there is room for and at most
+    /// [`ACCEPTS_AT_ONCE`], and hands them to workers in turn. Rejects as many if there is no room.
+    pub(crate) fn accept_some(&mut self, listener: &Listener) {
         let (gate, settings) = (&self.state.accept_gate, &self.state.settings);
         let mut room = self.room();
-        loop {
+        let is_full = room == 0;
+        for _ in 0..ACCEPTS_AT_ONCE {
             if room == 0 && !settings.refuses_fast {
                 gate.close();
+                return;
+            }
+            if room == 0 && !is_full {
                 return;
             }
             match accept(listener) {

@@ -311,3 +311,40 @@ impl<S: Store> Server<S> {
 pub fn port_file() -> Option<PathBuf> {
     std::env::var_os("MEMCACHED_PORT_FILENAME").map(PathBuf::from)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use amalgam_index::mercury::Mercury;
+
+    use super::*;
+
+    /// Else clients that connect and go at once have others rejected.
+    #[test]
+    fn connections_that_have_closed_do_not_count_against_the_limit() {
+        let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()];
+        let settings = Settings { listen, threads: 1, max_connections: 2, ..Settings::default() };
+        let server = Server::<Mercury>::open(settings, Configuration::default()).expect("it opens");
+        let (state, reload) = (&server.state, &*server.reload_requested);
+        let mut acceptor = Acceptor::new(state, &server.listeners, &server.wake_receiver, reload);
+        let address = server.addresses()[0].clone();
+        let connect = || TcpStream::connect(&address).expect("it waits to be accepted");
+        let clients = [(); 10].map(|()| connect());
+        let mut accept = || {
+            acceptor.accept_some(&server.listeners[0]);
+            state.reactors[0].take_arrivals()
+        };
+        for _ in 0..4 {
+            let accepted = accept();
+            assert_eq!(accepted.len(), 2);
+            accepted.iter().for_each(|connection| state.registry.remove(&connection.info));
+        }
+        let rejected = || state.accept_gate.rejected.load(Ordering::Relaxed);
+        assert_eq!(rejected(), 0);
+        let accepted = accept();
+        let late = connect();
+        assert_eq!((accepted.len(), accept().len(), rejected()), (2, 0, 1));
+        drop((clients, late));
+    }
+}
