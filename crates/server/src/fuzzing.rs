@@ -202,6 +202,11 @@ mod tests {
         for end in &ends {
             assert_eq!(rustix::io::write(end, b"\r\n"), Ok(2));
         }
+        for turn in 1..=CONNECTIONS {
+            clients.turn();
+            let gets = playground.0.state().counters.of_worker(0).get_misses.get();
+            assert_eq!(gets, 500_000 * turn as u64, "one line in each turn");
+        }
         clients.rest();
         let most = clients.worker.most_batch_bytes();
         assert!(most < 2 * line.len(), "{most} bytes were parsed at once");
@@ -261,6 +266,42 @@ mod tests {
         drop((other, readers));
         clients.end();
     }
+
+    /// More clients than a batch has room for send many keys at once, and more after them.
+    #[test]
+    fn long_requests_make_other_clients_wait_for_a_bounded_part_of_them() {
+        const CLIENTS: usize = 200;
+        let playground = Playground::<Mercury>::open(Settings::default(), 64 << 20);
+        let mut clients = playground.clients();
+        let other = clients.connect();
+        let ends: Vec<_> = (0..CLIENTS).map(|_| clients.connect()).collect();
+        clients.rest();
+        let requests = [b"get".to_vec(), b" k".repeat(7_000), b"\r\n".to_vec()].concat().repeat(3);
+        for end in &ends {
+            assert_eq!(rustix::io::write(end, &requests), Ok(requests.len()));
+        }
+        let read = || playground.0.state().counters.of_worker(0).bytes_read.get();
+        let (mut before, mut turns, mut answered) = (read(), 0, vec![0; CLIENTS]);
+        while answered.iter().any(|bytes| *bytes < 15) {
+            assert_eq!(rustix::io::write(&other, b"mn\r\n"), Ok(4));
+            clients.turn();
+            assert_eq!(rustix::io::read(&other, &mut [0; 16]), Ok(4), "in this turn");
+            let received = read() - before;
+            assert!(received < 512 << 10, "{received} bytes were received at once");
+            before += received;
+            for (end, bytes) in ends.iter().zip(&mut answered) {
+                *bytes += rustix::io::read(end, &mut [0; 64]).unwrap_or(0);
+            }
+            let is_unfair = answered.contains(&0) && answered.contains(&15);
+            assert!(!is_unfair, "the first are always served before the last: {answered:?}");
+            turns += 1;
+            assert!(turns < 4 * CLIENTS, "clients are answered");
+        }
+        assert!(turns > 16, "all was answered in {turns} turns");
+        drop((other, ends));
+        clients.end();
+    }
+
     /// Many clients ask for statistics and lists, which take long to make.
     #[test]
     fn long_reports_make_other_clients_wait_for_a_bounded_part_of_them() {

@@ -294,6 +294,36 @@ mod tests {
         assert!(kept > 0 && kept <= KEPT_BYTES, "{kept} bytes are kept");
     }
 
+    /// Else a client makes the others wait for the copies of a thousand values, with 20 KB.
+    #[test]
+    fn values_that_are_appended_to_are_copied_a_few_at_a_time() {
+        const REQUEST: &[u8] = b"append k 0 0 1 noreply\r\nx\r\n";
+        let configuration = Configuration { workers: 1, ..Configuration::default() };
+        let server = InProcessServer::<Mercury>::open(configuration).expect("it opens");
+        let mut worker = InProcessWorker::new(server.0.state());
+        let mut run = |inputs: [&[u8]; 2], states: [ProtocolState; 2]| {
+            let mut slots = states.map(|state| RequestSlot::new(state, Output::default()));
+            worker.run(&inputs, &mut slots);
+            slots.map(|slot| (slot.consumed, slot.protocol_state))
+        };
+        let none = || ProtocolState::default();
+        let store = [b"set k 0 0 600000\r\n".as_slice(), &[b'v'; 600_000], b"\r\n"].concat();
+        run([&store, b""], [none(), none()]);
+        let input = REQUEST.repeat(20);
+        let [(consumed, state), (of_other, _)] = run([&input, b"get k\r\n"], [none(), none()]);
+        assert_eq!((consumed, of_other), (2 * REQUEST.len(), 7));
+        assert!(state.has_backlog() && state.awaits_join);
+        let spent = TurnBudget { joined_bytes: 0, ..TurnBudget::default() };
+        assert!(state.awaits_turn(&spent) && !state.awaits_turn(&TurnBudget::default()));
+        let [(consumed, state), _] = run([&input[consumed..], b""], [state, none()]);
+        assert_eq!(consumed, 2 * REQUEST.len());
+        // Short values are appended to as fast as requests come.
+        run([b"set k 0 0 1\r\nv\r\n", b""], [none(), none()]);
+        let [(consumed, state), _] = run([&input, b""], [none(), state]);
+        assert_eq!(consumed, input.len());
+        assert!(!state.has_backlog());
+    }
+
     /// Else a datagram of ten bytes costs the other clients the copy of a megabyte.
     #[test]
     fn a_value_that_is_too_long_for_a_datagram_is_not_copied() {

@@ -16,6 +16,8 @@
 //! 5. Long answers ([`LONG_ANSWER_BYTES`]) take [`TURN_SEND_BYTES`] of an iteration together, apart
 //!    from one of [`SEND_BYTES`]. Connections whose answers are left stay in `ready`, before
 //!    those that come later: requests of others wait for one iteration, not for all long answers.
+//! 6. So do requests that are long themselves, or that take long ([`TurnBudget`]). What a batch
+//!    keeps of a line of keys of one letter is twelve times its length.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -24,10 +26,8 @@ use amalgam_index::{Begun, Store, Worker as _};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
 use crate::connections::budget::MAX_OUTPUT_BYTES;
-use crate::connections::connection::{
-    Bounds, Connection, Input, OWN_BUFFER_BYTES, READ_BYTES, Received,
-};
-use crate::connections::protocol_state::TurnBudget;
+use crate::connections::connection::{Bounds, Connection, Input, OWN_BUFFER_BYTES, Received};
+use crate::connections::protocol_state::{READ_BYTES, TurnBudget};
 use crate::connections::reactor::{
     ANSWERS_EVENT, MAX_EVENTS, ReactorGuard, WAKE_EVENT, WorkStealer,
 };
@@ -50,11 +50,6 @@ use crate::yielding::Yielder;
 /// Bytes received for all connections of one batch, at most: requests and answers of a batch should
 /// stay in the core's own cache between being written and being sent.
 const BATCH_BYTES: usize = 128 << 10;
-
-/// Bytes of connections' own buffers that are parsed in one batch, at most, apart from one request.
-/// What a batch keeps of its requests is many times what it keeps them of: a line of keys of one
-/// letter takes twelve times its length.
-const BATCH_OWN_BYTES: usize = 256 << 10;
 
 /// Bytes of long answers after which no other one is begun in an iteration: a fraction of a
 /// millisecond of copying to sockets.
@@ -346,6 +341,7 @@ impl<'s, S: Store> Worker<'s, S> {
         // Connections that were queued again meanwhile stay; the old list's memory is kept.
         let mut buffer = ready;
         buffer.clear();
+        buffer.append(&mut guard.deferred);
         buffer.append(&mut guard.ready);
         guard.ready = buffer;
     }
@@ -366,17 +362,14 @@ impl<'s, S: Store> Worker<'s, S> {
 
     /// Receives from as many connections as fit into one batch, and returns how many these are.
     fn receive_some(&mut self, guard: &mut ReactorGuard<'_>, ready: &[ConnectionId]) -> usize {
-        let (mut filled, mut own_bytes, mut taken) = (0, 0, 0);
+        let (mut filled, mut taken) = (0, 0);
         let most = ready.len().min(MAX_EVENTS);
         self.output_limit_bytes = self.state.buffers.output_allowance(most);
-        while taken < most
-            && BATCH_BYTES - filled >= READ_BYTES + OWN_BUFFER_BYTES
-            && own_bytes < BATCH_OWN_BYTES
-        {
+        while taken < most && BATCH_BYTES - filled >= READ_BYTES + OWN_BUFFER_BYTES {
             let inputs = self.inputs.len();
             self.receive(guard, ready[taken], &mut filled);
-            if let Some((_, Input::Own(bytes))) = self.inputs.get(inputs) {
-                own_bytes += bytes.len();
+            if let Some((_, input)) = self.inputs.get(inputs) {
+                input.charge(&mut self.turn_budget);
             }
             taken += 1;
         }
@@ -399,15 +392,13 @@ impl<'s, S: Store> Worker<'s, S> {
         if connection.is_waiting {
             return;
         }
-        let protocol_state = &connection.protocol_state;
-        if protocol_state.has_backlog() && protocol_state.awaits_turn(&self.turn_budget) {
-            guard.queue(id);
-            return;
+        if connection.awaits_turn(&self.turn_budget) {
+            return guard.defer(id);
         }
         if connection.transport.is_handshaking() {
             match self.turn_budget.handshakes.checked_sub(1) {
                 Some(left) => self.turn_budget.handshakes = left,
-                None => return guard.queue(id),
+                None => return guard.defer(id),
             }
         }
         let counters = self.counters();
@@ -415,6 +406,7 @@ impl<'s, S: Store> Worker<'s, S> {
         let bounds = Bounds {
             buffers: &self.state.buffers,
             max_line_bytes: self.state.limits.max_get_line_bytes,
+            receive_bytes: self.turn_budget.receive_bytes(),
         };
         let received = connection.receive(&mut self.scratch, filled, &bounds, &mut bytes_read);
         counters.bytes_read.add(bytes_read);
@@ -565,7 +557,7 @@ impl<'s, S: Store> Worker<'s, S> {
             if !connection.is_stalled {
                 connection.info.note_sent(0, self.seconds);
             }
-            guard.queue(id);
+            guard.defer(id);
             return false;
         }
         let most = if is_long { SEND_BYTES.max(self.send_left_bytes) } else { usize::MAX };

@@ -11,13 +11,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::connections::budget::BufferBudget;
-use crate::connections::protocol_state::ProtocolState;
+use crate::connections::protocol_state::{
+    CROWDED_READ_BYTES, ProtocolState, READ_BYTES, TurnBudget,
+};
 use crate::net::output::Output;
 use crate::net::registry::{CloseReason, ConnectionInfo};
 use crate::net::transport::Transport;
-
-/// Bytes received for one connection in one batch, at most, apart from the rest of a large value.
-pub const READ_BYTES: usize = 16 << 10;
 
 /// An incomplete request longer than this is received into the connection's own buffer.
 pub const OWN_BUFFER_BYTES: usize = READ_BYTES / 2;
@@ -55,6 +54,8 @@ pub struct Connection {
     pub is_waiting: bool,
     /// Whether the store may hold answers to its requests.
     pub has_late_answers: bool,
+    /// Bytes that were received last, unless into its own buffer.
+    pub received_bytes: usize,
     /// Bytes of requests that were dealt with.
     pub consumed_bytes: u64,
     /// Bytes of buffers charged to the server's budget.
@@ -80,6 +81,15 @@ impl Input {
         }
     }
 
+    /// Deducts the input from what an iteration may parse.
+    pub fn charge(&self, budget: &mut TurnBudget) {
+        let (left, bytes) = match self {
+            Self::Own(bytes) => (&mut budget.long_bytes, bytes.len()),
+            Self::Scratch(range) => (&mut budget.short_bytes, range.len()),
+        };
+        *left = left.saturating_sub(bytes);
+    }
+
     /// The bytes behind the first `consumed`, in a buffer of their own.
     pub fn rest(self, consumed: usize, scratch: &[u8]) -> Vec<u8> {
         match self {
@@ -99,6 +109,8 @@ pub struct Bounds<'b> {
     pub buffers: &'b BufferBudget,
     /// A longer line is parsed before it is complete, and refused.
     pub max_line_bytes: usize,
+    /// Bytes to receive at most, unless into the connection's own buffer.
+    pub receive_bytes: usize,
 }
 
 /// The result of receiving from a connection.
@@ -131,6 +143,7 @@ impl Connection {
             is_queued: false,
             is_waiting: false,
             has_late_answers: false,
+            received_bytes: 0,
             consumed_bytes: 0,
             charged_bytes: 0,
             held_bytes: 0,
@@ -153,7 +166,7 @@ impl Connection {
         if !self.is_readable {
             return Received::Nothing;
         }
-        let is_large = self.input.len().max(self.protocol_state.wanted_bytes) > OWN_BUFFER_BYTES;
+        let is_large = self.is_large();
         let old_bytes = self.input.len();
         if is_large && !bounds.buffers.allows(self.growth_bytes()) {
             return Received::Starved(Input::Own(std::mem::take(&mut self.input)));
@@ -161,7 +174,8 @@ impl Connection {
         let result = if is_large {
             self.receive_own()
         } else {
-            let buffer = &mut scratch[*filled + old_bytes..*filled + old_bytes + READ_BYTES];
+            let buffer =
+                &mut scratch[*filled + old_bytes..*filled + old_bytes + bounds.receive_bytes];
             self.transport.receive(buffer)
         };
         match result {
@@ -182,12 +196,29 @@ impl Connection {
         if is_large {
             return self.check_own_input(old_bytes, bounds);
         }
-        let bytes = old_bytes + result.map_or(0, |(bytes, _)| bytes);
+        self.received_bytes = result.map_or(0, |(bytes, _)| bytes);
+        let bytes = old_bytes + self.received_bytes;
         scratch[*filled..*filled + old_bytes].copy_from_slice(&self.input);
         self.input = Vec::new();
         let range = *filled..*filled + bytes;
         *filled += bytes;
         Received::Input(Input::Scratch(range))
+    }
+
+    /// Whether what it receives next, or has received, lies in its own buffer.
+    #[inline]
+    pub fn is_large(&self) -> bool {
+        self.input.len().max(self.protocol_state.wanted_bytes) > OWN_BUFFER_BYTES
+    }
+
+    /// Whether it is served in another iteration: nothing more can be done for it with this budget.
+    #[inline]
+    pub fn awaits_turn(&self, budget: &TurnBudget) -> bool {
+        let is_spent = match self.is_large() {
+            true => budget.long_bytes == 0,
+            false => budget.short_bytes == 0 && self.received_bytes >= CROWDED_READ_BYTES,
+        };
+        is_spent || self.protocol_state.has_backlog() && self.protocol_state.awaits_turn(budget)
     }
 
     /// By how many bytes to grow the buffer before the next receive.

@@ -17,6 +17,13 @@ pub struct Resumption {
     pub most_bytes: u32,
 }
 
+/// Bytes received for one connection in one batch, at most, apart from the rest of a large value.
+pub const READ_BYTES: usize = 16 << 10;
+
+/// The same after the iteration has received enough. A connection that last sent as much waits for
+/// the next one: a client that awaits each answer sends less.
+pub const CROWDED_READ_BYTES: usize = 1 << 10;
+
 /// What one iteration of a worker's loop may still do for requests that take long. Those of other
 /// connections wait for no more than that.
 #[derive(Clone, Debug)]
@@ -27,12 +34,30 @@ pub struct TurnBudget {
     pub reports: usize,
     /// Steps of TLS handshakes: one may take a millisecond for a signature.
     pub handshakes: usize,
+    /// Bytes of values that are copied since a client appends or prepends to them. A request of
+    /// twenty bytes copies a whole value, and what it replaces is free after the iteration only.
+    pub joined_bytes: usize,
+    /// Bytes of connections' own buffers that are parsed, apart from one request. A long line is
+    /// parsed again each time that its client has taken a part of its answer.
+    pub long_bytes: usize,
+    /// Bytes of other input, apart from one receive. Then connections that last sent little go on,
+    /// and the others wait: a kibibyte may name 500 keys.
+    pub short_bytes: usize,
 }
 
 impl Default for TurnBudget {
     fn default() -> Self {
         let (slices, reports) = (SLICES_A_TURN, REPORTS_A_TURN);
-        Self { slices, reports, handshakes: HANDSHAKES_A_TURN }
+        let (handshakes, joined_bytes) = (HANDSHAKES_A_TURN, JOINED_BYTES_A_TURN);
+        let (long_bytes, short_bytes) = (LONG_BYTES_A_TURN, SHORT_BYTES_A_TURN);
+        Self { slices, reports, handshakes, joined_bytes, long_bytes, short_bytes }
+    }
+}
+
+impl TurnBudget {
+    /// Bytes to receive from the next connection, at most.
+    pub fn receive_bytes(&self) -> usize {
+        if self.short_bytes == 0 { CROWDED_READ_BYTES } else { READ_BYTES }
     }
 }
 
@@ -40,6 +65,9 @@ impl Default for TurnBudget {
 const SLICES_A_TURN: usize = 16;
 const REPORTS_A_TURN: usize = 2;
 const HANDSHAKES_A_TURN: usize = 4;
+const JOINED_BYTES_A_TURN: usize = 1 << 20;
+const LONG_BYTES_A_TURN: usize = 256 << 10;
+const SHORT_BYTES_A_TURN: usize = 32 << 10;
 
 /// The state of one connection's protocol between batches.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +90,9 @@ pub struct ProtocolState {
     /// Whether the next `stats` of the input waits for an iteration of the worker's loop that has
     /// not answered enough reports yet ([`TurnBudget`]).
     pub awaits_report: bool,
+    /// Whether the next request of the input, an append or a prepend, waits for an iteration that
+    /// has not copied enough yet ([`TurnBudget`]).
+    pub awaits_join: bool,
     /// Whether the client gave the name of a user and the right password.
     pub is_authenticated: bool,
     /// The SASL exchange in progress (binary protocol).
@@ -78,7 +109,10 @@ impl ProtocolState {
     pub fn awaits_turn(&self, budget: &TurnBudget) -> bool {
         match self.dump {
             Some(_) => budget.slices == 0,
-            None => self.awaits_report && budget.reports == 0,
+            None => {
+                self.awaits_report && budget.reports == 0
+                    || self.awaits_join && budget.joined_bytes == 0
+            }
         }
     }
 }

@@ -65,6 +65,9 @@ pub struct Connections {
     pub slab: ConnectionSlab,
     /// Those to be served in the next batch.
     pub ready: Vec<ConnectionId>,
+    /// Those that could be served in this iteration and have to wait for the next, which begins
+    /// with them. Empty between iterations.
+    pub deferred: Vec<ConnectionId>,
     /// Those that are paused after a failed login, and some that have closed since.
     pub paused: Vec<ConnectionId>,
     /// Those that wait until the store has room for an operation, and some that have closed since.
@@ -81,6 +84,17 @@ impl Connections {
             && !std::mem::replace(&mut connection.is_queued, true)
         {
             self.ready.push(id);
+        }
+    }
+
+    /// Queues a connection for the next iteration, before those that were served in this one:
+    /// else these would always be served first.
+    #[inline]
+    pub fn defer(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.slab.get_mut(id)
+            && !std::mem::replace(&mut connection.is_queued, true)
+        {
+            self.deferred.push(id);
         }
     }
 }

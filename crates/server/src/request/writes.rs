@@ -45,6 +45,10 @@ pub fn execute_writes<S: Store>(
             continue;
         }
         match &write.operation {
+            Operation::Apply { apply, .. } if awaits_join(context, &apply.verb) => {
+                slot.stall(write.span.start as usize, 0);
+                slot.protocol_state.awaits_join = true;
+            }
             Operation::Apply { apply, hash } => {
                 execute_apply(context, slot, apply, *hash, write.span.start);
             }
@@ -62,6 +66,19 @@ pub fn execute_writes<S: Store>(
             slot.stall(write.span.end as usize, 0);
         }
     }
+}
+
+/// Whether an operation copies the value that it adds to, and enough was copied in this iteration
+/// of the worker's loop. Stores whose answers come later copy elsewhere.
+#[inline]
+fn awaits_join<S: Store>(context: &mut BatchContext<'_, '_, S>, verb: &Verb<'_>) -> bool {
+    is_join(verb) && context.turn.joined_bytes == 0 && context.index.late_answers().is_none()
+}
+
+#[inline]
+fn is_join(verb: &Verb<'_>) -> bool {
+    matches!(verb, Verb::Store(store)
+        if matches!(store.mode, StoreMode::Append | StoreMode::Prepend))
 }
 
 /// Begins a request of a connection that waits for one before it.
@@ -122,6 +139,12 @@ fn answer_apply<S: Store>(
     context.sampler.record(std::slice::from_ref(&op.key), context.now.seconds);
     apply.reply.outcome(&mut slot.output.bytes, outcome, &context.now);
     count_operation(context.counts, &op.verb, outcome);
+    if let Outcome::Stored(written) = outcome
+        && is_join(&op.verb)
+    {
+        let left = context.turn.joined_bytes;
+        context.turn.joined_bytes = left.saturating_sub(written.value_bytes);
+    }
 }
 
 /// Whether the outcome is that of a set that failed. Its key is removed, so that no client reads
