@@ -324,6 +324,19 @@ mod tests {
         assert!(!state.has_backlog());
     }
 
+    /// Each waits for the batches of other workers.
+    #[test]
+    fn a_batch_flushes_once_for_a_connection() {
+        let configuration = Configuration { workers: 1, ..Configuration::default() };
+        let server = InProcessServer::<Mercury>::open(configuration).expect("it opens");
+        let mut worker = InProcessWorker::new(server.0.state());
+        let mut slots = [RequestSlot::new(ProtocolState::default(), Output::default())];
+        worker.run(&[b"flush_all\r\nflush_all\r\nmn\r\n"], &mut slots);
+        let [slot] = slots;
+        assert_eq!((&slot.output.bytes[..], slot.consumed), (&b"OK\r\n"[..], 11));
+        assert!(slot.protocol_state.has_backlog());
+    }
+
     /// Else a datagram of ten bytes costs the other clients the copy of a megabyte.
     #[test]
     fn a_value_that_is_too_long_for_a_datagram_is_not_copied() {

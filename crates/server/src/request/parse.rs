@@ -151,7 +151,11 @@ pub fn parse<'i, S: Store>(
                 }
                 Command::Quit | Command::Watch(_) => at = input.len(),
                 // What follows is parsed under other limits once this is done, or waits for a dump.
-                Command::LogIn { .. } | Command::Authenticate { .. } | Command::LruCrawler(_) => {
+                // A flush waits for the batches of other workers.
+                Command::LogIn { .. }
+                | Command::Authenticate { .. }
+                | Command::LruCrawler(_)
+                | Command::FlushAll { .. } => {
                     slot.protocol_state.has_unparsed_input = at < input.len();
                     requests_left = 0;
                 }
