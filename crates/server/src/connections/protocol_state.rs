@@ -34,9 +34,9 @@ pub struct TurnBudget {
     pub reports: usize,
     /// Steps of TLS handshakes: one may take a millisecond for a signature.
     pub handshakes: usize,
-    /// Bytes of values that are copied since a client appends or prepends to them. A request of
+    /// Bytes of values that are copied since a client adds to them or touches them. A request of
     /// twenty bytes copies a whole value, and what it replaces is free after the iteration only.
-    pub joined_bytes: usize,
+    pub copied_bytes: usize,
     /// Bytes of connections' own buffers that are parsed, apart from one request. A long line is
     /// parsed again each time that its client has taken a part of its answer.
     pub long_bytes: usize,
@@ -48,9 +48,9 @@ pub struct TurnBudget {
 impl Default for TurnBudget {
     fn default() -> Self {
         let (slices, reports) = (SLICES_A_TURN, REPORTS_A_TURN);
-        let (handshakes, joined_bytes) = (HANDSHAKES_A_TURN, JOINED_BYTES_A_TURN);
+        let (handshakes, copied_bytes) = (HANDSHAKES_A_TURN, COPIED_BYTES_A_TURN);
         let (long_bytes, short_bytes) = (LONG_BYTES_A_TURN, SHORT_BYTES_A_TURN);
-        Self { slices, reports, handshakes, joined_bytes, long_bytes, short_bytes }
+        Self { slices, reports, handshakes, copied_bytes, long_bytes, short_bytes }
     }
 }
 
@@ -65,7 +65,7 @@ impl TurnBudget {
 const SLICES_A_TURN: usize = 16;
 const REPORTS_A_TURN: usize = 2;
 const HANDSHAKES_A_TURN: usize = 4;
-const JOINED_BYTES_A_TURN: usize = 1 << 20;
+const COPIED_BYTES_A_TURN: usize = 1 << 20;
 const LONG_BYTES_A_TURN: usize = 256 << 10;
 const SHORT_BYTES_A_TURN: usize = 32 << 10;
 
@@ -90,9 +90,9 @@ pub struct ProtocolState {
     /// Whether the next `stats` of the input waits for an iteration of the worker's loop that has
     /// not answered enough reports yet ([`TurnBudget`]).
     pub awaits_report: bool,
-    /// Whether the next request of the input, an append or a prepend, waits for an iteration that
-    /// has not copied enough yet ([`TurnBudget`]).
-    pub awaits_join: bool,
+    /// Whether the next request of the input may copy a value, and waits for an iteration that has
+    /// not copied enough yet ([`TurnBudget`]).
+    pub awaits_copy: bool,
     /// Whether the client gave the name of a user and the right password.
     pub is_authenticated: bool,
     /// The SASL exchange in progress (binary protocol).
@@ -111,7 +111,7 @@ impl ProtocolState {
             Some(_) => budget.slices == 0,
             None => {
                 self.awaits_report && budget.reports == 0
-                    || self.awaits_join && budget.joined_bytes == 0
+                    || self.awaits_copy && budget.copied_bytes == 0
             }
         }
     }

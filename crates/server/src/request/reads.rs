@@ -422,6 +422,8 @@ pub struct SingleAnswer<'r, 'i> {
     place: (u32, usize),
     /// Whether the answer comes later.
     pub is_later: bool,
+    /// The length of the value that was found.
+    pub found_bytes: usize,
 }
 
 impl<'r, 'i> SingleAnswer<'r, 'i> {
@@ -432,12 +434,13 @@ impl<'r, 'i> SingleAnswer<'r, 'i> {
         now: &'r Now,
         place: (u32, usize),
     ) -> Self {
-        Self { reply, slot, now, place, is_later: false }
+        Self { reply, slot, now, place, is_later: false, found_bytes: 0 }
     }
 }
 
 impl Sink for SingleAnswer<'_, '_> {
     fn hit(&mut self, _: usize, found: &Found<'_>) -> ControlFlow<()> {
+        self.found_bytes = found.item.value.len();
         answer_hit(self.reply, self.slot, found, self.now);
         ControlFlow::Continue(())
     }

@@ -45,9 +45,9 @@ pub fn execute_writes<S: Store>(
             continue;
         }
         match &write.operation {
-            Operation::Apply { apply, .. } if awaits_join(context, &apply.verb) => {
+            Operation::Apply { apply, .. } if awaits_copy(context, &apply.verb) => {
                 slot.stall(write.span.start as usize, 0);
-                slot.protocol_state.awaits_join = true;
+                slot.protocol_state.awaits_copy = true;
             }
             Operation::Apply { apply, hash } => {
                 execute_apply(context, slot, apply, *hash, write.span.start);
@@ -68,17 +68,30 @@ pub fn execute_writes<S: Store>(
     }
 }
 
-/// Whether an operation copies the value that it adds to, and enough was copied in this iteration
+/// Whether an operation may copy the value that it finds, and enough was copied in this iteration
 /// of the worker's loop. Stores whose answers come later copy elsewhere.
 #[inline]
-fn awaits_join<S: Store>(context: &mut BatchContext<'_, '_, S>, verb: &Verb<'_>) -> bool {
-    is_join(verb) && context.turn.joined_bytes == 0 && context.index.late_answers().is_none()
+fn awaits_copy<S: Store>(context: &mut BatchContext<'_, '_, S>, verb: &Verb<'_>) -> bool {
+    context.turn.copied_bytes == 0 && may_copy(verb) && context.index.late_answers().is_none()
 }
 
+/// Whether an operation adds to a value, or touches its item, which has no space for an expiry if
+/// it had none.
 #[inline]
-fn is_join(verb: &Verb<'_>) -> bool {
-    matches!(verb, Verb::Store(store)
-        if matches!(store.mode, StoreMode::Append | StoreMode::Prepend))
+fn may_copy(verb: &Verb<'_>) -> bool {
+    match verb {
+        Verb::Store(store) => matches!(store.mode, StoreMode::Append | StoreMode::Prepend),
+        Verb::Get(get) => get.touch.is_some(),
+        Verb::Arithmetic(_) | Verb::Delete(_) => false,
+    }
+}
+
+/// Deducts what an operation may have copied from what an iteration may copy.
+#[inline]
+fn charge_copy<S: Store>(context: &mut BatchContext<'_, '_, S>, op: &Op<'_>, bytes: usize) {
+    if may_copy(&op.verb) {
+        context.turn.copied_bytes = context.turn.copied_bytes.saturating_sub(bytes);
+    }
 }
 
 /// Begins a request of a connection that waits for one before it.
@@ -113,6 +126,8 @@ fn execute_apply<S: Store>(
     if sink.is_later && context.index.late_answers().is_some() {
         return wait_for(context, slot, &op, (start, 0));
     }
+    let found_bytes = sink.found_bytes;
+    charge_copy(context, &op, found_bytes);
     answer_apply(context, slot, apply, &op, &outcome);
     if let Some(observer) = &context.observer {
         let (is_meta, number) = (apply.reply.is_meta(), slot.number);
@@ -139,11 +154,8 @@ fn answer_apply<S: Store>(
     context.sampler.record(std::slice::from_ref(&op.key), context.now.seconds);
     apply.reply.outcome(&mut slot.output.bytes, outcome, &context.now);
     count_operation(context.counts, &op.verb, outcome);
-    if let Outcome::Stored(written) = outcome
-        && is_join(&op.verb)
-    {
-        let left = context.turn.joined_bytes;
-        context.turn.joined_bytes = left.saturating_sub(written.value_bytes);
+    if let Outcome::Stored(written) = outcome {
+        charge_copy(context, op, written.value_bytes);
     }
 }
 
@@ -243,6 +255,11 @@ fn execute_each<S: Store>(
         }
         let op = Op { key: Key::new(key, context.state.index.seed()), verb };
         let before = lookup_before(context, &op.key);
+        if awaits_copy(context, &verb) {
+            slot.stall(span.start as usize, number);
+            slot.protocol_state.awaits_copy = true;
+            return;
+        }
         let place = (span.start, number);
         let mut sink = SingleAnswer::new(&each.reply, &mut *slot, &context.now, place);
         let outcome = context.index.apply(&op, &context.now, &mut sink);
@@ -257,6 +274,8 @@ fn execute_each<S: Store>(
             slot.ahead = None;
             return;
         }
+        let found_bytes = sink.found_bytes;
+        charge_copy(context, &op, found_bytes);
         if context.recorder.is_sampled(op.key.hash()) {
             context.recorder.operation(&op, &outcome, context.index, &context.now);
         }
