@@ -67,7 +67,7 @@ const REPORTS_A_TURN: usize = 2;
 const HANDSHAKES_A_TURN: usize = 4;
 const COPIED_BYTES_A_TURN: usize = 1 << 20;
 const LONG_BYTES_A_TURN: usize = 256 << 10;
-const SHORT_BYTES_A_TURN: usize = 32 << 10;
+const SHORT_BYTES_A_TURN: usize = 128 << 10;
 
 /// The state of one connection's protocol between batches.
 #[derive(Clone, Debug, Default)]
