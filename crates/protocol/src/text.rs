@@ -365,7 +365,8 @@ fn parse_rare<'a>(line: Line<'a>) -> Step<'a> {
     };
     let arguments = Arguments::new(tokens);
     let last = tokens.last(1);
-    let quiet = last == Some(b"noreply");
+    // The line may consist of this word alone.
+    let quiet = last.unwrap_or(name) == b"noreply";
     let refuse = |problem| line.refuse(Refusal::new(Reply::line_reply(quiet), problem));
     let first = { arguments }.next();
     match name {
