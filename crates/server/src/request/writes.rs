@@ -45,12 +45,10 @@ pub fn execute_writes<S: Store>(
             continue;
         }
         match &write.operation {
-            Operation::Apply { apply, .. } if awaits_copy(context, &apply.verb) => {
-                slot.stall(write.span.start as usize, 0);
-                slot.protocol_state.awaits_copy = true;
-            }
             Operation::Apply { apply, hash } => {
-                execute_apply(context, slot, apply, *hash, write.span.start);
+                if !stalls_for_copy(context, slot, &apply.verb, (write.span.start, 0)) {
+                    execute_apply(context, slot, apply, *hash, write.span.start);
+                }
             }
             Operation::Each { each, skipped } => {
                 execute_each(context, slot, each, *skipped, write.span);
@@ -68,11 +66,23 @@ pub fn execute_writes<S: Store>(
     }
 }
 
-/// Whether an operation may copy the value that it finds, and enough was copied in this iteration
-/// of the worker's loop. Stores whose answers come later copy elsewhere.
+/// Stalls the connection and returns true if the operation at `place` may copy the value that it
+/// finds, and enough was copied in this iteration of the worker's loop. Stores whose answers come
+/// later copy elsewhere.
 #[inline]
-fn awaits_copy<S: Store>(context: &mut BatchContext<'_, '_, S>, verb: &Verb<'_>) -> bool {
-    context.turn.copied_bytes == 0 && may_copy(verb) && context.index.late_answers().is_none()
+fn stalls_for_copy<S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    slot: &mut RequestSlot,
+    verb: &Verb<'_>,
+    (start, number): (u32, usize),
+) -> bool {
+    let is_stalled =
+        context.turn.copied_bytes == 0 && may_copy(verb) && context.index.late_answers().is_none();
+    if is_stalled {
+        slot.stall(start as usize, number);
+        slot.protocol_state.awaits_copy = true;
+    }
+    is_stalled
 }
 
 /// Whether an operation adds to a value, or touches its item, which has no space for an expiry if
@@ -253,14 +263,12 @@ fn execute_each<S: Store>(
             slot.stall(span.start as usize, number);
             return;
         }
-        let op = Op { key: Key::new(key, context.state.index.seed()), verb };
-        let before = lookup_before(context, &op.key);
-        if awaits_copy(context, &verb) {
-            slot.stall(span.start as usize, number);
-            slot.protocol_state.awaits_copy = true;
+        let place = (span.start, number);
+        if stalls_for_copy(context, slot, &verb, place) {
             return;
         }
-        let place = (span.start, number);
+        let op = Op { key: Key::new(key, context.state.index.seed()), verb };
+        let before = lookup_before(context, &op.key);
         let mut sink = SingleAnswer::new(&each.reply, &mut *slot, &context.now, place);
         let outcome = context.index.apply(&op, &context.now, &mut sink);
         if sink.is_later && context.index.late_answers().is_some() {
