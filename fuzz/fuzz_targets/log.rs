@@ -21,7 +21,6 @@ const SETTINGS: LogSettings = LogSettings {
     segment_bytes: SEGMENT_BYTES,
     segments_max: SEGMENTS_MAX,
     durability: Durability::Synced,
-    clean_below_percent: 50,
 };
 
 /// A head with a right checksum.

@@ -23,7 +23,6 @@ const SETTINGS: LogSettings = LogSettings {
     segment_bytes: 2_048,
     segments_max: 12,
     durability: Durability::Synced,
-    clean_below_percent: 50,
 };
 
 fn peer(node: u16, incarnation: u32) -> Peer {

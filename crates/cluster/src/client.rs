@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::chunks::{Action, ChunkError, ClientId, Operation, Reply, Request, Response};
 use crate::ids::{ChunkId, IdRange};
-use crate::overlay::{Answer, Located, Locator, OverlayCommand, Peer};
+use crate::overlay::{Answer, Locator, OverlayCommand, Peer};
 
 /// Time after which an unanswered operation is sent again.
 const RETRY_MS: u64 = 200;
@@ -250,7 +250,7 @@ impl Client {
     fn advance(
         &mut self,
         number: u64,
-        located: Option<Located>,
+        located: Option<(Peer, u64)>,
         locator: &mut Locator,
         now_ms: u64,
         commands: &mut Vec<OverlayCommand>,
@@ -262,7 +262,7 @@ impl Client {
         let (to, epoch) = match pending.action.id() {
             None => (*pending.creator.get_or_insert(self.home), 0),
             Some(id) => match located.or_else(|| locator.find(id)) {
-                Some(located) => (located.owner, located.epoch),
+                Some(found) => found,
                 None => {
                     pending.state = OperationState::Locating(locator.look_up(id, now_ms, commands));
                     return;
@@ -430,7 +430,8 @@ impl Client {
         let Some(number) = found.map(|(number, _)| *number) else { return };
         match (located, answer) {
             (Some(located), _) => {
-                self.advance(number, Some(located), locator, now_ms, commands, out);
+                let found = Some((located.owner, located.epoch));
+                self.advance(number, found, locator, now_ms, commands, out);
             }
             // The super peer may have died and be replaced, so the lookup is repeated until the
             // operation's deadline.
@@ -524,7 +525,7 @@ fn close_sessions(identity: Identity, number: u64) -> impl Iterator<Item = Outgo
 mod tests {
     use super::*;
     use crate::ids::NodeId;
-    use crate::overlay::{Message, OverlaySettings};
+    use crate::overlay::{Located, Message, OverlaySettings};
     use crate::ranges::{Placement, Range};
 
     #[test]

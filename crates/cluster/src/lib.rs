@@ -25,4 +25,5 @@ pub mod replication;
 pub mod shard;
 pub mod wire;
 
+pub use hash::IntHashMap;
 pub use interval_map::IntervalMap;

@@ -330,7 +330,7 @@ impl ClusterClient {
 
     /// The node that would be asked for an id, if the client knows it.
     pub fn owner(&mut self, id: ChunkId) -> Option<Peer> {
-        self.locator.find(id).map(|located| located.owner)
+        self.locator.find(id).map(|(owner, _)| owner)
     }
 
     /// Sends what was submitted, and handles what has arrived and what is due; never waits. Appends

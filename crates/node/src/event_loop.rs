@@ -303,7 +303,7 @@ impl<S: ChunkStore> EventLoop<S> {
             self.next_refresh_ms = now_ms + REFRESH_MS;
             self.waiting.retain(|_, to| !to.is_late(now_ms));
             self.identity.refresh();
-            self.freed_memory.give_back(self.client_bytes, Instant::now());
+            self.freed_memory.watch_allocator(Instant::now());
             let report = self.report();
             self.state.set_report(report);
         }

@@ -163,7 +163,6 @@ mod tests {
         segment_bytes: 1 << 16,
         segments_max: 8,
         durability: amalgam_cluster::log::Durability::Synced,
-        clean_below_percent: 50,
     };
 
     fn folder(name: &str) -> PathBuf {

@@ -11,8 +11,9 @@
 //! 5. A read of a key whose value was short when it last came does not wait until long values have
 //!    come, whoever asks for those.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
+use amalgam_cluster::IntHashMap;
 use amalgam_cluster::chunks::{ChunkError, Response};
 use amalgam_cluster::overlay::Peer;
 use amalgam_index::Ticket;
@@ -150,10 +151,10 @@ pub struct Beginning {
 /// The operations of all connections of a worker.
 #[derive(Debug, Default)]
 pub struct LateOperations {
-    connections: HashMap<u64, Waiting>,
+    connections: IntHashMap<u64, Waiting>,
     /// Those under way, by the client's number; those of closed connections too.
-    under_way: HashMap<u64, UnderWay>,
-    loads: HashMap<Option<Peer>, Load>,
+    under_way: IntHashMap<u64, UnderWay>,
+    loads: IntHashMap<Option<Peer>, Load>,
     /// Bytes of the values in answers that were not taken.
     held_bytes: usize,
     /// About the length of the longest values that came lately, in bytes.

@@ -270,6 +270,7 @@ impl<S: Store> Server<S> {
         maintenance_stops: &'s AtomicBool,
     ) -> io::Result<()> {
         let state = &self.state;
+        sys::limit_free_memory();
         // Also if a thread cannot be started or has failed: the scope waits for all of them.
         let shutdown_guard = ShutdownGuard { state, maintenance_stops };
         let maintenance = state.engine_controls.as_ref().map(|controls| {

@@ -26,7 +26,7 @@ fn most_cached(bound_bytes: usize) -> usize {
         let found = Some((range, owner.incarnation));
         let message = Message::Found { token, id, epoch: 1, found, is_certain: true };
         locator.on_message(&message, now_ms, &mut out, &mut answers);
-        assert_eq!(locator.find(id).map(|located| located.owner), Some(owner));
+        assert_eq!(locator.find(id).map(|(owner, _)| owner), Some(owner));
         answers.clear();
         most = most.max(locator.cached_bytes());
     }

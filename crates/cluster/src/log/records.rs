@@ -10,8 +10,8 @@ mod loads;
 
 pub use loads::RecordLoads;
 
-/// When segments run short, a segment is worth cleaning below this percentage of live bytes.
-const SHORT_PERCENT: u32 = 95;
+/// A segment is worth cleaning below this percentage of live bytes, by [`Log::shortage`].
+const CLEAN_BELOW_PERCENT: [u32; 3] = [25, 50, 95];
 /// Offset of the first record in a segment.
 pub const SEGMENT_BEGIN: u32 = HEAD_BYTES;
 /// On open, skip 2^20 sequence numbers: more than a power loss can have rolled back in segment
@@ -29,18 +29,11 @@ pub struct LogSettings {
     pub segments_max: u32,
     /// Which crashes committed records survive.
     pub durability: Durability,
-    /// A segment is worth cleaning when less than this percentage of it is live.
-    pub clean_below_percent: u32,
 }
 
 impl Default for LogSettings {
     fn default() -> Self {
-        Self {
-            segment_bytes: 8 << 20,
-            segments_max: 4_096,
-            durability: Durability::Buffered,
-            clean_below_percent: 50,
-        }
+        Self { segment_bytes: 8 << 20, segments_max: 4_096, durability: Durability::Buffered }
     }
 }
 
@@ -159,8 +152,8 @@ pub struct Log<S> {
     buffer: Vec<u8>,
     tail: Tail,
     next_sequence: u64,
-    /// Counts for normal operation, and for when segments run short.
-    cleanable: [CleanableCount; 2],
+    /// Counts by [`Self::shortage`].
+    cleanable: [CleanableCount; 3],
     failed: Option<LogError>,
 }
 
@@ -188,8 +181,7 @@ impl<S: Storage> Log<S> {
             buffer: Vec::new(),
             tail: Tail::Fresh,
             next_sequence: 1,
-            cleanable: [settings.clean_below_percent, SHORT_PERCENT]
-                .map(|percent| CleanableCount::new(&settings, percent)),
+            cleanable: CLEAN_BELOW_PERCENT.map(|percent| CleanableCount::new(&settings, percent)),
             failed: None,
         };
         let mut replay = Replay { is_current: true, ..Replay::default() };
@@ -479,9 +471,17 @@ impl<S: Storage> Log<S> {
         self.segments.len() + 1 >= self.settings.segments_max as usize
     }
 
+    /// How short segments are: 0 while a quarter or more are free, 2 if they are short. To free a
+    /// byte of a segment of which a share is live takes the more work the larger that share is, so
+    /// the more are free, the emptier a segment has to be.
+    fn shortage(&self) -> usize {
+        let is_roomy = self.segments.len() * 4 <= self.settings.segments_max as usize * 3;
+        if self.is_short() { 2 } else { usize::from(!is_roomy) }
+    }
+
     /// The segment to clean next, if one is worth it: the one with the fewest live bytes.
     pub fn victim(&self) -> Option<u32> {
-        if self.cleanable[usize::from(self.is_short())].segments == 0 {
+        if self.cleanable[self.shortage()].segments == 0 {
             return None;
         }
         // The newest segment is never freed: later sequences are counted from its own.

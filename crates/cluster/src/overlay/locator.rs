@@ -4,14 +4,18 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::edit::{Change, Edit, Refusal, RequestId};
 use super::message::{Message, OverlayCommand};
+use super::named_owners::{self, NamedOwners};
 use super::ring::position;
 use super::view::{OverlaySettings, Peer};
+use crate::hash::IntHashMap;
 use crate::ids::{ChunkId, Creator, IdRange, NodeId};
 use crate::interval_map::IntervalMap;
 use crate::ranges::{Range, RangeCache};
 
 /// Tries of a lookup before it counts as unanswered.
 const ATTEMPTS_MAX: u32 = 50;
+/// The owners of named ids are cached in an array where it takes at most a quarter of the cache.
+const NAMED_OWNERS_SHARE: usize = 4;
 /// Epochs of single ids that are cached in addition to those of creators.
 const EPOCHS_MAX: usize = 10_000;
 
@@ -68,8 +72,10 @@ pub struct Locator {
     me: Peer,
     settings: OverlaySettings,
     cache: RangeCache,
+    /// A part of what `cache` knows, if there is room for it.
+    named_owners: Option<NamedOwners>,
     /// The epoch of all cached ranges of a creator.
-    epochs: BTreeMap<Creator, u64>,
+    epochs: IntHashMap<Creator, u64>,
     /// Epochs of ids that moved after that.
     later_epochs: IntervalMap<u64>,
     incarnations: BTreeMap<NodeId, u32>,
@@ -89,11 +95,14 @@ impl Locator {
         cache_bytes: usize,
         super_peers: Vec<Peer>,
     ) -> Self {
+        let has_array = cache_bytes >= NAMED_OWNERS_SHARE * named_owners::BYTES;
+        let array_bytes = if has_array { named_owners::BYTES } else { 0 };
         Self {
             me,
             settings,
-            cache: RangeCache::new(cache_bytes),
-            epochs: BTreeMap::new(),
+            cache: RangeCache::new(cache_bytes - array_bytes),
+            named_owners: has_array.then(NamedOwners::default),
+            epochs: IntHashMap::default(),
             later_epochs: IntervalMap::default(),
             incarnations: BTreeMap::new(),
             super_peers,
@@ -105,23 +114,35 @@ impl Locator {
         }
     }
 
-    /// The location of an id if it is cached.
-    pub fn find(&mut self, id: ChunkId) -> Option<Located> {
-        let range = self.cache.find(id)?;
-        let node = range.placement.owner();
+    /// The owner of an id, and an epoch at or before which it had the id, if they are cached.
+    pub fn find(&mut self, id: ChunkId) -> Option<(Peer, u64)> {
+        let node = match self.named_owners.as_ref().and_then(|owners| owners.get(id)) {
+            Some(node) => node,
+            None => self.find_range(id)?.placement.owner(),
+        };
         let incarnation = *self.incarnations.get(&node)?;
         let of_creator = self.epochs.get(&id.creator());
         let epoch = *self.later_epochs.get(id.bits()).or(of_creator)?;
-        let owner = Peer { node, incarnation };
-        Some(Located { range, owner, epoch, is_certain: false })
+        Some((Peer { node, incarnation }, epoch))
+    }
+
+    fn find_range(&mut self, id: ChunkId) -> Option<Range> {
+        let range = self.cache.find(id)?;
+        if let Some(owners) = &mut self.named_owners {
+            owners.note(range.ids, range.placement.owner());
+        }
+        Some(range)
     }
 
     /// Drops ids whose owner said that it no longer owns them.
     pub fn forget(&mut self, ids: IdRange) {
         self.cache.forget(ids);
+        if let Some(owners) = &mut self.named_owners {
+            owners.forget(ids);
+        }
     }
 
-    /// Memory of the cache, in bytes.
+    /// Memory of the cached ranges, in bytes.
     pub fn cached_bytes(&self) -> usize {
         self.cache.bytes()
     }
@@ -247,6 +268,7 @@ impl Locator {
         if self.later_epochs.len() >= EPOCHS_MAX {
             // Clear everything rather than drop an epoch that is still needed.
             self.cache.clear();
+            self.named_owners.iter_mut().for_each(NamedOwners::clear);
             self.epochs.clear();
             self.later_epochs = IntervalMap::default();
         }
@@ -260,6 +282,9 @@ impl Locator {
         self.later_epochs.assign(bits..bits + 1, later);
         self.incarnations.insert(owner.node, incarnation);
         self.cache.learn(range);
+        if let Some(owners) = &mut self.named_owners {
+            owners.forget(range.ids);
+        }
         Located { range, owner, epoch, is_certain: false }
     }
 

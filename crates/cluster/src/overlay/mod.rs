@@ -51,6 +51,7 @@ mod creator_state;
 mod edit;
 mod locator;
 mod message;
+mod named_owners;
 mod proposal;
 mod ring;
 mod super_peer;

@@ -12,7 +12,7 @@ use super::tree_node::{LeafPosition, Leaves, TreeNode};
 use crate::ids::{COUNTER_BITS, COUNTER_MAX, ChunkId, END, IdRange, NAMED_FIRST};
 
 /// Named ids in the longest range: 16 ranges per partition. The ids are hashes of keys, and sparse.
-const NAMED_RANGE_IDS: u64 = 1 << 44;
+pub const NAMED_RANGE_IDS: u64 = 1 << 44;
 
 /// Ids whose memory [`RangeMap::fetch`] fetches together.
 pub const FETCHED_TOGETHER: usize = 32;

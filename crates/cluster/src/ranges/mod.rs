@@ -30,5 +30,6 @@ mod tree_node;
 
 pub use cache::{CacheStatistics, LIMIT_BYTES_MIN, RangeCache};
 pub use iter::Ranges;
+pub(crate) use map::NAMED_RANGE_IDS;
 pub use map::{FETCHED_TOGETHER, MapLimits, Range, RangeError, RangeMap};
 pub use placement::{BACKUPS_MAX, Placement, PlacementError};

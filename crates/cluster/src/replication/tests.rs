@@ -17,12 +17,8 @@ use crate::overlay::{
 mod late;
 mod primary;
 
-const SETTINGS: LogSettings = LogSettings {
-    segment_bytes: 2_048,
-    segments_max: 8,
-    durability: Durability::Synced,
-    clean_below_percent: 50,
-};
+const SETTINGS: LogSettings =
+    LogSettings { segment_bytes: 2_048, segments_max: 8, durability: Durability::Synced };
 
 fn owner() -> Peer {
     Peer { node: NodeId::new(1).expect("a node"), incarnation: 4 }

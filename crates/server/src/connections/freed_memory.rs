@@ -1,7 +1,8 @@
-//! When memory of buffers that were freed goes back to the system.
+//! When memory that was freed goes back to the system.
 //!
-//! The allocator keeps what is freed for later, all of it if the buffers are short. After an attack
-//! that filled the buffers' share the process would keep that much for good.
+//! The allocator keeps what is freed for later, all of it if the pieces are short. After an attack
+//! that filled the buffers' share, or the failover of a node, the process would keep that much for
+//! good.
 
 use std::time::{Duration, Instant};
 
@@ -14,16 +15,31 @@ const WORTH_BYTES: usize = 16 << 20;
 /// soon used again would cost page faults.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Watches how many bytes buffers take. Used by one thread.
+/// How often [`FreedMemory::watch_allocator`] looks at the allocator.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Watches how many bytes buffers, or all of the heap, take. Used by one thread.
 #[derive(Debug, Default)]
 pub struct FreedMemory {
     /// The most bytes since memory was last given back.
     most_bytes: usize,
     /// Since when less than half of it is used; None while more is.
     low_since: Option<Instant>,
+    /// When the allocator is looked at next.
+    next_look: Option<Instant>,
 }
 
 impl FreedMemory {
+    /// As [`Self::give_back`], of all that the process takes from the allocator: for a node, whose
+    /// failovers and catch-ups take several times what it needs otherwise. Does nothing where the C
+    /// library is not GNU's.
+    pub fn watch_allocator(&mut self, now: Instant) {
+        if self.next_look.is_none_or(|next| now >= next) {
+            self.next_look = Some(now + LOOK);
+            self.give_back(sys::allocated_bytes(), now);
+        }
+    }
+
     /// Gives free memory back to the system if much was freed and is not used again. Call it once a
     /// second or more often.
     pub fn give_back(&mut self, used_bytes: usize, now: Instant) {
@@ -36,7 +52,7 @@ impl FreedMemory {
         let give_back = move || {
             sys::give_back_memory();
             let ms = now.elapsed().as_millis();
-            log::debug!(freed, ms; "gave the memory of freed buffers back to the system");
+            log::debug!(freed, ms; "gave freed memory back to the system");
         };
         let _ = std::thread::Builder::new().name("give back".into()).spawn(give_back);
     }
@@ -51,7 +67,7 @@ impl FreedMemory {
         let since = *self.low_since.get_or_insert(now);
         let is_due = now.saturating_duration_since(since) >= QUIET;
         if is_due {
-            *self = Self { most_bytes: used_bytes, low_since: None };
+            (self.most_bytes, self.low_since) = (used_bytes, None);
         }
         is_due
     }

@@ -45,6 +45,37 @@ pub fn set_unsent_limit(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes)
 }
 
+/// Makes the allocator give long buffers back to the system when they are freed, and the free end
+/// of an arena. By itself it raises both limits to twice the longest buffer that was freed, up to
+/// 64 MiB in each arena: a few long answers, or what a node sends to another that begins to keep
+/// its copies, would stay resident for good.
+pub fn limit_free_memory() {
+    #[cfg(target_env = "gnu")]
+    for option in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
+        // SAFETY: the call takes numbers only, and sets options of the allocator under its lock.
+        unsafe { libc::mallopt(option, LONG_BUFFER_BYTES) };
+    }
+}
+
+/// From this length on a buffer is a mapping of its own. Shorter ones come and go with requests,
+/// and to fault their pages in anew would cost more than the copy of their contents.
+#[cfg(target_env = "gnu")]
+const LONG_BUFFER_BYTES: i32 = 4 << 20;
+
+/// Bytes in use of what the allocator has handed out, by its own count; 0 where the C library is
+/// not GNU's. Takes a millisecond for some ten thousand pieces of free memory, and each arena's lock
+/// meanwhile.
+pub fn allocated_bytes() -> usize {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: the call has no arguments, and locks what it reads.
+        let counts = unsafe { libc::mallinfo2() };
+        counts.uordblks + counts.hblkhd
+    }
+    #[cfg(not(target_env = "gnu"))]
+    0
+}
+
 /// Gives the memory that the allocator keeps free back to the system. Does nothing where the C
 /// library is not GNU's: musl keeps little.
 pub fn give_back_memory() {

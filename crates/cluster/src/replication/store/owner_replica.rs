@@ -34,7 +34,9 @@ pub(super) struct StoredRecord {
 pub(super) struct RecordIndex {
     /// Shards by their first ids. No shard is so large that its growth causes a pause, and a whole
     /// shard can be dropped at once.
-    shards: BTreeMap<u64, Shard>,
+    shards: IntHashMap<u64, Shard>,
+    /// The first ids of `shards`, in order.
+    numbers: BTreeSet<u64>,
     /// The log sequence at which each removal was first written. The removal is needed while older
     /// records may be in the log.
     removed_at: BTreeMap<RecordKey, u64>,
@@ -89,7 +91,11 @@ impl RecordIndex {
         removed: Option<u64>,
     ) -> Option<StoredRecord> {
         let records = StoredRecord { position, is_removed: removed.is_some() };
-        let shard = self.shards.entry(shard_of(&key)).or_default();
+        let number = shard_of(&key);
+        let shard = self.shards.entry(number).or_insert_with(|| {
+            self.numbers.insert(number);
+            Shard::default()
+        });
         shard.last = shard.last.max(version);
         let old = shard.records.insert(key, records);
         if old.is_none() {
@@ -119,7 +125,7 @@ impl RecordIndex {
         shard.keys.remove(key);
         if shard.keys.is_empty() {
             self.dropped_last = self.dropped_last.max(shard.last);
-            self.shards.remove(&number);
+            self.take_shard(number);
         }
         if records.is_removed {
             self.removed_at.remove(key);
@@ -127,26 +133,40 @@ impl RecordIndex {
         Some(records)
     }
 
+    fn take_shard(&mut self, number: u64) -> Option<Shard> {
+        self.numbers.remove(&number);
+        self.shards.remove(&number)
+    }
+
+    fn put_shard(&mut self, number: u64, shard: Shard) {
+        self.numbers.insert(number);
+        self.shards.insert(number, shard);
+    }
+
+    /// The numbers of the shards that may have records of `ids`.
+    fn numbers_over(&self, ids: IdRange) -> impl Iterator<Item = u64> {
+        let number = |id| shard_of(&RecordKey::from(id));
+        self.numbers.range(number(ids.first())..=number(ids.last())).copied()
+    }
+
     /// Removes and returns the records of `ids`; whole shards at once, whatever their size.
     pub fn split(&mut self, ids: IdRange) -> Self {
-        let (first, last) = (RecordKey::from(ids.first()), ids.last());
-        let shards = self.shards.range(shard_of(&first)..=shard_of(&RecordKey::from(last)));
-        let numbers: Vec<u64> = shards.map(|(number, _)| *number).collect();
+        let first = RecordKey::from(ids.first());
         let mut taken = Self::default();
-        for number in numbers {
-            let Some(mut shard) = self.shards.remove(&number) else { continue };
+        for number in self.numbers_over(ids).collect::<Vec<_>>() {
+            let Some(mut shard) = self.take_shard(number) else { continue };
             let is_all = shard.keys.first().is_some_and(|key| ids.contains(key.id))
                 && shard.keys.last().is_some_and(|key| ids.contains(key.id));
             if is_all {
-                taken.shards.insert(number, shard);
+                taken.put_shard(number, shard);
                 continue;
             }
             let part = shard.split(ids, first);
             if !part.keys.is_empty() {
-                taken.shards.insert(number, part);
+                taken.put_shard(number, part);
             }
             if !shard.keys.is_empty() {
-                self.shards.insert(number, shard);
+                self.put_shard(number, shard);
             }
         }
         let removed = self.removed_at.range(RecordKey::all(ids)).map(|(key, _)| *key);
@@ -160,9 +180,7 @@ impl RecordIndex {
 
     /// The highest version under which something of `ids` may have changed.
     pub fn last(&self, ids: IdRange) -> u64 {
-        let numbers =
-            shard_of(&RecordKey::from(ids.first()))..=shard_of(&RecordKey::from(ids.last()));
-        let lasts = self.shards.range(numbers).map(|(_, shard)| shard.last);
+        let lasts = self.numbers_over(ids).map(|number| self.shards[&number].last);
         lasts.fold(self.dropped_last, u64::max)
     }
 
@@ -174,7 +192,7 @@ impl RecordIndex {
         let mut removed_at = others.removed_at;
         for (number, mut shard) in others.shards {
             // Usually little or nothing is here: only what differed.
-            let own = self.shards.remove(&number).unwrap_or_default();
+            let own = self.take_shard(number).unwrap_or_default();
             shard.last = own.last;
             for (key, records) in own.records {
                 let Some(other) = shard.records.insert(key, records) else {
@@ -187,7 +205,7 @@ impl RecordIndex {
                     removed_at.insert(key, newest);
                 }
             }
-            self.shards.insert(number, shard);
+            self.put_shard(number, shard);
         }
         self.removed_at.append(&mut removed_at);
         known
@@ -209,8 +227,8 @@ impl RecordIndex {
             Bound::Excluded(number) => Bound::Included(number),
             bound => bound,
         };
-        let shards = self.shards.range((closed(shards.0), closed(shards.1)));
-        shards.flat_map(move |(_, shard)| shard.keys.range(bounds).copied())
+        let numbers = self.numbers.range((closed(shards.0), closed(shards.1)));
+        numbers.flat_map(move |number| self.shards[number].keys.range(bounds).copied())
     }
 
     /// Keys within bounds and their records, in order.
