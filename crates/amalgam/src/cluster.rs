@@ -21,11 +21,12 @@ use clap::{Args, Subcommand, ValueEnum};
 use rustix::process::Resource;
 use serde::{Deserialize, Serialize};
 
+use crate::clients;
+use crate::extended::Extended;
 use crate::logs::Threshold;
 use crate::options::{SharedOptions, default_port, layered};
 use crate::serve::{RELOAD_SIGNAL, STOP_SIGNALS, raise_to_maximum, random_seed};
 use crate::size::Size;
-use crate::{clients, extended};
 use addresses::{address, advertised, check_advertised};
 use secrets::{operator_token, secret, token};
 
@@ -466,7 +467,7 @@ fn backups(options: &NodeOptions) -> anyhow::Result<Option<BackupConfiguration>>
     Ok(Some(BackupConfiguration { count, copy_sets, folder, durability, space_bytes }))
 }
 
-fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
+fn configuration(options: &NodeOptions, extended: &Extended) -> anyhow::Result<NodeConfiguration> {
     let listen = options.listen.as_deref().unwrap_or_default();
     let super_share_percent = options.super_peers.unwrap_or(SUPER_PEERS);
     ensure!(
@@ -475,7 +476,6 @@ fn configuration(options: &NodeOptions) -> anyhow::Result<NodeConfiguration> {
     );
     let bytes = |size: Option<Size>| size.unwrap_or(Size::mebibytes(64)).in_bytes(1 << 20);
     let evicts = options.mode == Some(Mode::Cache);
-    let extended = extended::parse(&options.shared.extended.join(","))?;
     let eviction = extended.eviction;
     ensure!(
         !extended.chooses_eviction,
@@ -518,9 +518,9 @@ fn is_open_to_all(configuration: &NodeConfiguration) -> bool {
 /// The settings of the port for memcached's clients of a node.
 fn client_settings(
     options: &NodeOptions,
+    extended: &Extended,
     configuration: &NodeConfiguration,
 ) -> anyhow::Result<Settings> {
-    let extended = extended::parse(&options.shared.extended.join(","))?;
     ensure!(
         extended.hash_power.is_none(),
         "-o hashpower is for a server without a cluster; leave it out"
@@ -533,7 +533,7 @@ fn client_settings(
         max_item_bytes: configuration.max_item_bytes,
         evicts: configuration.evicts,
         eviction: configuration.eviction,
-        ..clients::settings(&options.shared, &extended)?
+        ..clients::settings(&options.shared, extended)?
     })
 }
 
@@ -622,7 +622,8 @@ fn rejoin() -> anyhow::Result<()> {
 }
 
 fn run_node<E: Engine>(options: &NodeOptions) -> anyhow::Result<()> {
-    let configuration = configuration(options).usage()?;
+    let extended = options.shared.parse_extended().usage()?;
+    let configuration = configuration(options, &extended).usage()?;
     check_advertised(&configuration).usage()?;
     if is_open_to_all(&configuration) {
         log::warn!(
@@ -632,7 +633,7 @@ fn run_node<E: Engine>(options: &NodeOptions) -> anyhow::Result<()> {
         );
     }
     let clients = address(options.clients.as_deref().unwrap_or_default(), "--clients").usage()?;
-    let settings = client_settings(options, &configuration).usage()?;
+    let settings = client_settings(options, &extended, &configuration).usage()?;
     let node = RunningNode::start::<E>(&configuration, etcd(options)?)?;
     if let Err(error) = node.wait_until_ready(READY_PATIENCE) {
         log::warn!(error:%; "not all keys have an owner yet");
@@ -684,13 +685,14 @@ fn etcd_user(options: &NodeOptions) -> anyhow::Result<Option<EtcdUser>> {
 
 fn run_local<E: Engine>(options: &NodeOptions, nodes: usize, port: u16) -> anyhow::Result<()> {
     let name = options.name.clone().unwrap_or_else(|| "dev".to_owned());
-    let configuration = NodeConfiguration { name, ..configuration(options).usage()? };
+    let extended = options.shared.parse_extended().usage()?;
+    let configuration = NodeConfiguration { name, ..configuration(options, &extended).usage()? };
     let membership: Arc<dyn Membership> = if options.etcd.is_empty() {
         Arc::new(Embedded::new(random_seed().max(1), random_seed(), EMBEDDED_LEASE_MS))
     } else {
         etcd(options)?
     };
-    let mut settings = client_settings(options, &configuration).usage()?;
+    let mut settings = client_settings(options, &extended, &configuration).usage()?;
     let nodes = start_local::<E>(nodes, &configuration, &membership)?;
     let mut running = Vec::new();
     for (number, node) in nodes.into_iter().enumerate() {
@@ -748,6 +750,7 @@ mod tests {
             options.effective().expect("options")
         };
         let unknown = given(|options| options.shared.engine = Some("none".to_owned()));
+        let configuration = |options| configuration(options, &Extended::default());
         let error = with_chosen_engine(&unknown, RunNode(&unknown)).expect_err("no such engine");
         assert!(error.to_string().contains("mercury"));
         assert!(configuration(&given(|options| options.shared.threads = Some(0))).is_err());
@@ -766,7 +769,8 @@ mod tests {
             let listen = Some(listen.to_owned());
             let advertise = advertise.map(str::to_owned);
             let options = NodeOptions { listen, advertise, ..NodeOptions::default() };
-            configuration(&options.effective().expect("options")).expect("a configuration")
+            let options = options.effective().expect("options");
+            configuration(&options, &Extended::default()).expect("a configuration")
         };
         let check = |listen, advertise| check_advertised(&given(listen, advertise));
         assert!(check("0.0.0.0:7911", Some("10.0.0.7:7911")).is_ok());

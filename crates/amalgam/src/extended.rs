@@ -40,6 +40,48 @@ pub struct Extended {
     pub tunables: Vec<(String, String)>,
 }
 
+/// The options of every server that have an effect, with what each takes and means, for `--help`.
+const EVERYWHERE: &[(&str, &str)] = &[
+    ("idle_timeout=SECONDS", "Close a connection after this time without a request [default: 0]"),
+    ("send_timeout=SECONDS", "Close one whose answers make no progress; 0 is never [default: 60]"),
+    ("maxconns_fast", "Refuse connections above -c with an error [default]"),
+    ("no_maxconns_fast", "Accept no connection above -c until another closes"),
+    ("read_buf_mem_limit=NUM", "Megabytes of all connections' buffers [default: a quarter of -m]"),
+    ("sock_cookie_id=NUM", "Mark of the listening sockets, for filters of packets [default: none]"),
+];
+
+/// The policy of eviction, which nodes of a cluster have too.
+const EVICTION: (&str, &str) =
+    ("eviction=POLICY", "clock or probation; of a node, with --mode cache alone [default: clock]");
+
+/// Those that nodes of a cluster do not have.
+const WITHOUT_A_CLUSTER: &[(&str, &str)] = &[
+    ("eviction=auto", "The one of clock and probation that misses less"),
+    ("hashpower=NUM", "Room for 2 to the power of NUM items, 12 to 32 [default: grows]"),
+    ("mrc, no_mrc", "Estimate the misses with other memory sizes, or not [default: mrc]"),
+];
+
+/// Those of certificates.
+const OF_TLS: &[(&str, &str)] = &[
+    ("ssl_chain_cert=FILE", "Certificate; this and the next for -Z and --admin-tls"),
+    ("ssl_key=FILE", "Its private key [default: in the certificate's file]"),
+    ("ssl_keyformat=NUM", "1 PEM, 2 DER [default: 1]"),
+    ("ssl_ca_cert=FILE", "Authorities of clients' certificates [default: none]"),
+    ("ssl_verify_mode=NUM", "Clients' certificates: 0 none, 1 request, 2 require [default: 0]"),
+    ("ssl_ciphers=LIST", "Suites of TLS 1.2 [default: all]"),
+    ("ssl_min_version=NUM", "2 for TLS 1.2, 3 for TLS 1.3 [default: 2]"),
+    ("ssl_session_cache", "Let clients resume sessions"),
+    ("ssl_wbuf_size=NUM", "Kilobytes written at once [default: 64]"),
+];
+
+/// The list of extended options for `--help`, a line each.
+pub fn list(in_a_cluster: bool) -> String {
+    let alone = if in_a_cluster { &[] } else { WITHOUT_A_CLUSTER };
+    let all = EVERYWHERE.iter().chain([&EVICTION]).chain(alone).chain(OF_TLS);
+    let lines = all.map(|(form, meaning)| format!("\n  {form:<23} {meaning}"));
+    format!("Extended options (-o):{}", lines.collect::<String>())
+}
+
 /// The value of `eviction` with which the policy follows the load.
 const AUTO: &str = "auto";
 
@@ -176,6 +218,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_list_of_the_help_is_of_options_that_are_read() {
+        let text = list(false);
+        let forms = text.lines().skip(1).map(|line| line.trim_start().split("  ").next());
+        let forms: Vec<_> = forms.flat_map(|form| form.expect("a form").split(", ")).collect();
+        assert!(forms.len() > 15, "{text}");
+        for form in forms {
+            let form = form.replace("POLICY", "clock").replace("=FILE", "=a.pem");
+            // A number that each of them takes: `hashpower` refuses small ones.
+            let read = [2, 16].map(|number| parse(&form.replace("NUM", &number.to_string())));
+            let seconds = parse(&form.replace("SECONDS", "5"));
+            let is_read = read.iter().chain([&seconds]).flatten().next();
+            let is_ignored = is_read.is_some_and(|extended| !extended.ignored.is_empty());
+            assert!(is_read.is_some() && !is_ignored, "{form}");
+        }
+        assert!(text.lines().all(|line| line.len() <= 100), "{text}");
+        assert!(!list(true).contains("hashpower"));
+    }
+
+    #[test]
     fn known_options_are_read_and_unknown_ones_refused() {
         let extended = parse("idle_timeout=30,no_maxconns_fast,modern,no_lru_crawler").unwrap();
         assert_eq!(extended.idle_timeout_seconds, Some(30));
@@ -200,6 +261,7 @@ mod tests {
             assert_eq!(shown, (Some(policy), chooses), "{list}");
         }
         for list in [
+            "eviction=POLICY",
             "eviction",
             "eviction=lru",
             "eviction=auto,no_mrc",

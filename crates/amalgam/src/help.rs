@@ -4,6 +4,7 @@
 use clap::{Arg, Command, ValueHint};
 
 use crate::cluster::{LISTEN, NodeOptions};
+use crate::extended;
 use crate::options::{Options, engine_list};
 
 /// What a script can tell from the exit code of each command.
@@ -213,7 +214,10 @@ const OF_ONE_NODE: [&str; 3] = ["rack", "advertise", "clients"];
 
 /// Completes the definition of the command line. `exit_codes` ends the help of every command.
 pub fn complete(command: Command, exit_codes: &str) -> Command {
-    let engines = || format!("Engines, and what to choose them for:\n{}", engine_list());
+    let notes = |in_a_cluster| {
+        let extended = extended::list(in_a_cluster);
+        format!("{extended}\n\nEngines, and what to choose them for:\n{}", engine_list())
+    };
     let dev = |mut dev: Command| {
         for option in OF_ONE_NODE {
             dev = dev.mut_arg(option, |arg| arg.hide(true));
@@ -224,15 +228,15 @@ pub fn complete(command: Command, exit_codes: &str) -> Command {
         );
         let etcd = "Endpoint of etcd, as http://HOST:PORT or https://HOST:PORT; may be repeated or \
                     hold a comma-separated list [default: a stand-in for etcd in this process]";
-        dev.after_help(engines())
+        dev.after_help(notes(true))
             .mut_arg("listen", |arg| arg.help(listen))
             .mut_arg("etcd", |arg| arg.help(etcd))
     };
     let command = command
-        .mut_subcommand("serve", |serve| serve.after_help(engines()))
+        .mut_subcommand("serve", |serve| serve.after_help(notes(false)))
         .mut_subcommand("cluster", |cluster| {
             cluster
-                .mut_subcommand("node", |node| node.after_help(engines()))
+                .mut_subcommand("node", |node| node.after_help(notes(true)))
                 .mut_subcommand("dev", dev)
                 .mut_subcommand("drain", |drain| {
                     let help = "Address of the node to drain, as its option --listen names it";

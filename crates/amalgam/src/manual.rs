@@ -174,22 +174,24 @@ fn render(command: &Command) -> Result<Vec<u8>> {
     Ok(String::from_utf8(page)?.replace("\n.br\n\n.br\n", "\n.sp\n").into_bytes())
 }
 
-/// The sections that are made of the notes below the help: each paragraph a section of its own,
-/// with its lines as they are.
+/// The sections that are made of the notes below the help: their paragraphs, with the lines as they
+/// are, and the exit codes.
 fn notes(command: &Command) -> Roff {
     let mut roff = Roff::default();
     let notes = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let mut separator = ("SH", Some("NOTES"));
     for paragraph in notes.split("\n\n") {
         if let Some(codes) = paragraph.strip_prefix(EXIT_CODES) {
             roff.control("SH", ["EXIT STATUS"]);
             roff.text([roman(codes)]);
         } else {
-            roff.control("SH", ["NOTES"]);
+            roff.control(separator.0, separator.1);
             roff.control("nf", []);
             paragraph.lines().for_each(|line| {
                 roff.text([roman(line)]);
             });
             roff.control("fi", []);
+            separator = ("PP", None);
         }
     }
     if command.get_name() != "amalgam" {
@@ -296,6 +298,9 @@ mod tests {
         let command = built(command());
         let serve = command.find_subcommand("serve").expect("a command");
         let page = String::from_utf8(render(serve).expect("a page")).expect("text");
-        assert!(page.contains("\n.nf\n") && page.contains("  memc3 "), "{page}");
+        for part in ["\n.nf\n", "  hashpower=NUM ", "  memc3 "] {
+            assert!(page.contains(part), "{part} is not in {page}");
+        }
+        assert_eq!(page.matches(".SH NOTES").count(), 1, "{page}");
     }
 }

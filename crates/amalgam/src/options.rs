@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use crate::extended::{self, Extended};
 use crate::logs::{self, Format, Threshold};
 use crate::size::Size;
 
@@ -65,17 +66,7 @@ pub struct SharedOptions {
     #[arg(short = 'Z', long)]
     #[serde(skip_serializing_if = "is_off")]
     pub enable_ssl: bool,
-    /// Comma-separated extended options: idle_timeout=SECONDS (0 is never), send_timeout=SECONDS
-    /// without progress until a connection with unsent answers is closed (60 by default, 0 is
-    /// never), maxconns_fast (default) or no_maxconns_fast, no_drop_privileges, sock_cookie_id=NUM
-    /// (a mark of listening sockets, for filters of packets); for a server, and a cluster with
-    /// --mode cache, eviction=clock (default) or probation; for a server without a cluster,
-    /// eviction=auto (the one that misses less), hashpower=NUM, mrc (default) or no_mrc (do not
-    /// estimate the misses with other memory sizes);
-    /// for -Z and --admin-tls, ssl_chain_cert=FILE, ssl_key=FILE,
-    /// ssl_keyformat (1 PEM, 2 DER), ssl_ca_cert=FILE (the CAs of clients), ssl_verify_mode (0
-    /// none, 1 request, 2 require), ssl_ciphers=LIST, ssl_min_version (2 for TLS 1.2, 3 for TLS
-    /// 1.3), ssl_session_cache, ssl_wbuf_size=KILOBYTES; memcached's other options are ignored
+    /// Extended options, separated by commas: those listed below; memcached's others are ignored
     #[arg(short = 'o', long, value_name = "LIST")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub extended: Vec<String>,
@@ -116,6 +107,15 @@ impl SharedOptions {
             log_format: Some(Format::Text),
             ..Self::default()
         }
+    }
+
+    /// Reads the options of `-o`.
+    ///
+    /// # Errors
+    ///
+    /// If one is unknown or its value is invalid.
+    pub fn parse_extended(&self) -> anyhow::Result<Extended> {
+        extended::parse(&self.extended.join(","))
     }
 
     /// Adds the defaults that are no values to those of `--help`.

@@ -17,7 +17,7 @@ use amalgam_server::{
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::extended::{self, Extended};
+use crate::extended::Extended;
 use crate::logs::Threshold;
 use crate::options::{Options, default_port};
 use crate::size::Size;
@@ -72,9 +72,9 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
     options.shared.start_log(threshold);
     let is_daemon = options.daemon && daemon::is_daemon();
     let name = options.shared.known_engine().usage()?;
-    let extended = extended::parse(&options.shared.extended.join(",")).usage()?;
+    let extended = options.shared.parse_extended().usage()?;
     let settings = settings(&options, &extended).usage()?;
-    user::require_user(options.user.as_deref()).usage()?;
+    let user = user::look_up(options.user.as_deref()).usage()?;
     if options.daemon && !is_daemon {
         return daemon::start();
     }
@@ -98,8 +98,8 @@ pub fn serve(given: &Options) -> anyhow::Result<()> {
     if options.enable_coredumps {
         raise_to_maximum(Resource::Core);
     }
-    if let Some(name) = &options.user {
-        user::become_user(name)?;
+    if let Some(user) = user {
+        user.assume()?;
     }
     let serve = Serve { settings, configuration, pidfile: options.pidfile.as_deref() };
     with_engine(name, serve).context("the table of engines lacks a name that it had")?

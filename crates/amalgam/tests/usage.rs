@@ -71,6 +71,18 @@ fn wrong_usage_of_every_command_ends_with_2() {
     }
 }
 
+#[test]
+fn a_user_who_does_not_exist_is_wrong_usage() {
+    if !rustix::process::geteuid().is_root() {
+        // Only a process of root becomes another user.
+        return;
+    }
+    let output = run(&["serve", "-u", "no-such-user", "-p", "0"]);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("there is no user 'no-such-user'"), "{errors}");
+}
+
 const UNKNOWN_HOST: &str =
     "nameless-nameless-nameless-nameless-nameless-nameless-nameless-nameless:1";
 
@@ -119,7 +131,10 @@ fn under_memcached_s_name_the_help_is_memcached_s() {
 #[test]
 fn help_tells_defaults_and_topics_and_exit_codes() {
     for (arguments, mentions) in [
-        (&["serve", "--help"][..], &["Network:", "[default: 11211]", "[default: mercury]"][..]),
+        (
+            &["serve", "--help"][..],
+            &["Network:", "[default: 11211]", "[default: mercury]", "hashpower=NUM"][..],
+        ),
         (&["cluster", "node", "--help"], &["Backups:", "[default: 127.0.0.1:7911]"]),
         (&["cluster", "dev", "--help"], &["[default: 5]", "next port"]),
         (&["--help"], &["Exit codes: 0"]),
