@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::hosts::Host;
 use super::nodes;
 use super::text::{
-    SUMMARY_COLUMNS, SUMMARY_HEAD, bytes, column, duration, engine_facts, latest, long_duration,
-    number, percent, shares, short, summary, sums, tame, value_size,
+    SUMMARY_COLUMNS, SUMMARY_HEAD, bytes, column, duration, engine_facts, hot_key, latest,
+    long_duration, number, percent, shares, short, summary, sums, tame, value_size,
 };
 use crate::color::Ink;
 
@@ -284,7 +284,7 @@ fn draw_keys(frame: &mut Frame<'_>, area: Rect, status: &Value) {
         let rate = hot["requests_per_second"].as_f64().map_or_else(|| "–".into(), short);
         let (share, error) = (format!("{share:>6.2} %"), format!("± {error:.2} %"));
         let (rate, size) = (format!("{rate:>10}"), format!("{:>9}", value_size(hot)));
-        Row::new([tame(&hot["key"]), share, error, rate, size])
+        Row::new([hot_key(hot), share, error, rate, size])
     };
     let widths = [
         Constraint::Fill(1),

@@ -85,6 +85,34 @@ pub fn tame(value: &Value) -> String {
     text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
+/// A hot key as clients write it: without its percent-encoding, if that leaves printable text.
+pub fn hot_key(hot: &Value) -> String {
+    let key = tame(&hot["key"]);
+    // Some characters that are not shown change how others are, such as the order of letters.
+    let is_hidden =
+        |letter: char| matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{206f}');
+    let is_plain =
+        |text: &String| !text.chars().any(|letter| letter.is_control() || is_hidden(letter));
+    decoded(&key).filter(is_plain).unwrap_or(key)
+}
+
+/// The text without its percent-encoding; `None` if it is malformed, or no UTF-8.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [byte, behind @ ..] = rest {
+        rest = behind;
+        if *byte == b'%' {
+            let (digits, behind) = rest.split_at_checked(2)?;
+            bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+            rest = behind;
+        } else {
+            bytes.push(*byte);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
 /// The head of a table of servers; [`summary`] has its columns.
 pub const SUMMARY_HEAD: [&str; SUMMARY_COLUMNS] = [
     "engine",
@@ -219,7 +247,7 @@ fn hot_keys(text: &mut String, status: &Value, palette: Palette) {
     );
     let _ = writeln!(text, "\n{}", palette.paint(&head, Ink::Bold));
     for hot in keys.iter().take(KEYS) {
-        let key: String = tame(&hot["key"]).chars().take(KEY_COLUMNS).collect();
+        let key: String = hot_key(hot).chars().take(KEY_COLUMNS).collect();
         let share = 100.0 * number(hot, "/share");
         let error = 100.0 * number(hot, "/error");
         let rate = hot["requests_per_second"].as_f64().map_or_else(|| "–".into(), short);
@@ -335,6 +363,23 @@ mod tests {
         let first = parts.next().expect("a beginning").to_owned();
         let rest = parts.map(|part| part.split_once('m').expect("the end of a sequence").1);
         assert_eq!(first + &rest.collect::<String>(), text);
+    }
+
+    #[test]
+    fn hot_keys_are_shown_as_clients_write_them() {
+        for (key, shown) in [
+            ("user%3A7%2Fa%20b", "user:7/a b"),
+            ("gr%C3%BC%C3%9Fe", "gr\u{fc}\u{df}e"),
+            // Control characters, bytes that are no text, and what no server sends.
+            ("a%1B%5B2J", "a%1B%5B2J"),
+            ("%E2%80%AEa", "%E2%80%AEa"),
+            ("%FF", "%FF"),
+            ("50%", "50%"),
+            ("%+1", "%+1"),
+            ("%zz", "%zz"),
+        ] {
+            assert_eq!(hot_key(&json!({ "key": key })), shown);
+        }
     }
 
     #[test]

@@ -239,6 +239,16 @@ function pairs(id, rows) {
   }));
 }
 
+// Keys come percent-encoded; one that decodes to printable text is shown as clients write it.
+function readable(key) {
+  try {
+    const text = decodeURIComponent(key);
+    return /\p{C}/u.test(text) ? key : text;
+  } catch {
+    return key;
+  }
+}
+
 function hotKeys(keys) {
   const body = byId("hot").tBodies[0];
   body.replaceChildren();
@@ -248,8 +258,8 @@ function hotKeys(keys) {
     const row = body.insertRow();
     const key = cell(row, "", "key");
     const text = document.createElement("span");
-    text.textContent = hot.key;
-    key.title = hot.key;
+    text.textContent = readable(hot.key);
+    key.title = text.textContent;
     key.append(text);
     fill(key, hot.share / most);
     cell(row, percent(hot.share, 2), "number");
