@@ -267,6 +267,23 @@ mod tests {
         clients.end();
     }
 
+    /// Else a worker that once served a long pipeline would keep megabytes for good.
+    #[test]
+    fn what_is_kept_for_the_next_batch_is_freed_within_a_second() {
+        let playground = Playground::<Mercury>::open(Settings::default(), 64 << 20);
+        let mut clients = playground.clients();
+        let end = clients.connect();
+        let requests = b"get k\r\n".repeat(2_000);
+        assert_eq!(rustix::io::write(&end, &requests), Ok(requests.len()));
+        clients.rest();
+        assert!(clients.spare_bytes() > 100_000, "{} bytes", clients.spare_bytes());
+        playground.0.state().clock.skip_ahead(2);
+        clients.turn();
+        assert_eq!(clients.spare_bytes(), 0);
+        drop(end);
+        clients.end();
+    }
+
     /// More clients than a batch has room for send many keys at once, and more after them.
     #[test]
     fn long_requests_make_other_clients_wait_for_a_bounded_part_of_them() {

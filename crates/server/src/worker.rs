@@ -62,7 +62,7 @@ const SEND_BYTES: usize = (1 << 20) + LONG_ANSWER_BYTES;
 /// An answer of more bytes than this is long; shorter ones are sent as soon as they are there.
 const LONG_ANSWER_BYTES: usize = 32 << 10;
 
-/// Output buffers kept for reuse, at most.
+/// Output buffers kept for reuse, at most, until the next second.
 const SPARE_BUFFERS: usize = 256;
 
 /// The largest output buffer that is kept for reuse.
@@ -244,6 +244,14 @@ impl<'s, S: Store> Worker<'s, S> {
     #[cfg(any(test, fuzzing))]
     pub fn spare_bytes(&self) -> usize {
         self.spare_bytes + self.batch.kept_bytes()
+    }
+
+    /// Frees the memory that is kept for the next batch: requests that came once may have taken
+    /// megabytes, and lists that are needed grow again in microseconds.
+    fn give_up_spares(&mut self) {
+        self.spare.clear();
+        self.spare_bytes = 0;
+        self.batch = Batch::default();
     }
 
     fn counters(&self) -> &'s Counters {
@@ -690,15 +698,15 @@ impl<'s, S: Store> Worker<'s, S> {
         self.state.log.join(transport, info, events, output);
     }
 
-    /// Once a second: closes connections that exceeded the send timeout or the idle timeout.
+    /// Once a second: frees what is kept for the next batch, and closes connections that exceeded
+    /// the send timeout or the idle timeout.
     fn tick(&mut self, guard: &mut ReactorGuard<'_>) {
         let seconds = self.state.clock.seconds();
         if seconds == self.last_tick_seconds {
             return;
         }
         (self.seconds, self.last_tick_seconds) = (seconds, seconds);
-        self.spare.truncate(SPARE_BUFFERS / 8);
-        self.spare_bytes = self.spare.iter().map(Vec::capacity).sum();
+        self.give_up_spares();
         self.hand_over_accesses();
         self.resume(guard, seconds);
         self.close_stalled(guard, seconds);

@@ -34,7 +34,7 @@ pub struct Batch {
 }
 
 /// Bytes of stages that are kept from one batch to the next, at most. No connection is charged for
-/// them.
+/// them. A worker frees them once a second.
 pub const KEPT_BYTES: usize = 4 << 20;
 
 impl Batch {
