@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::connections::connection::Connection;
 use crate::connections::freed_memory::FreedMemory;
+use crate::connections::reactor::Reactor;
 use crate::net::registry::ConnectionInfo;
 use crate::net::sockets::{Listener, accept, local_name};
 use crate::net::transport::Transport;
@@ -254,6 +255,8 @@ impl<'s, S: Store> Acceptor<'s, S> {
         if (0..SWEEP_STEPS).any(|_| step()) {
             self.sweep = None;
             crawler.is_requested.store(false, Ordering::Release);
+            // Flushes may wait for this.
+            state.reactors.iter().for_each(Reactor::wake);
         }
     }
 }

@@ -115,6 +115,8 @@ mod tests {
     use super::*;
     use crate::metrics::miss_curve::{Curve, Estimate, QUARTERS};
     use crate::request::batch::KEPT_BYTES;
+    use crate::state::clock::MAX_OUTSTANDING;
+    use crate::state::sweep::Sweep;
 
     /// What cannot be answered is not parsed again and again.
     #[test]
@@ -344,6 +346,40 @@ mod tests {
         let [slot] = slots;
         assert_eq!((&slot.output.bytes[..], slot.consumed), (&b"OK\r\n"[..], 11));
         assert!(slot.protocol_state.has_backlog());
+    }
+
+    /// Else dozens of flushes stop all connections of a worker until the items are swept.
+    #[test]
+    fn a_flush_that_waits_for_a_sweep_stalls_its_connection_only() {
+        let configuration = Configuration { workers: 1, ..Configuration::default() };
+        let server = InProcessServer::<Mercury>::open(configuration).expect("it opens");
+        let state = server.0.state();
+        let mut worker = InProcessWorker::new(state);
+        let new = || RequestSlot::new(ProtocolState::default(), Output::default());
+        let mut flush = |slots: &mut [RequestSlot]| {
+            worker.run(&[b"flush_all\r\n", b"set k 0 0 1\r\nv\r\nget k\r\n"], slots);
+        };
+        for _ in 0..MAX_OUTSTANDING {
+            let mut slots = [new(), new()];
+            flush(&mut slots);
+            assert_eq!(slots[0].output.bytes, b"OK\r\n");
+        }
+        for is_connection in [true, false] {
+            let datagram =
+                || RequestSlot::for_datagram(ProtocolState::default(), Output::default());
+            let mut slots = [if is_connection { new() } else { datagram() }, new()];
+            flush(&mut slots);
+            let [flushing, other] = slots;
+            assert!(flushing.is_stalled && flushing.awaits_sweep && flushing.consumed == 0);
+            assert!(flushing.output.bytes.is_empty() && flushing.protocol_state.has_backlog());
+            assert_eq!(other.output.bytes, b"STORED\r\nVALUE k 0 1\r\nv\r\nEND\r\n");
+        }
+        let mut sweep = Sweep::begin(&state.index, &state.clock);
+        while !sweep.step(&state.index, &state.clock, &state.crawler, |_| 0) {}
+        let mut slots = [new(), new()];
+        flush(&mut slots);
+        assert_eq!(slots[0].output.bytes, b"OK\r\n");
+        assert!(!slots[0].awaits_sweep);
     }
 
     /// Else a datagram of ten bytes costs the other clients the copy of a megabyte.

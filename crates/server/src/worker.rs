@@ -266,7 +266,7 @@ impl<'s, S: Store> Worker<'s, S> {
         let mut has_answers = false;
         for event in events {
             match event.data.u64() {
-                WAKE_EVENT => self.take_arrivals(guard),
+                WAKE_EVENT => self.on_wake(guard),
                 ANSWERS_EVENT => has_answers = true,
                 socket @ DATAGRAM_SOCKETS.. => {
                     self.serve_datagrams((socket - DATAGRAM_SOCKETS) as usize);
@@ -299,7 +299,7 @@ impl<'s, S: Store> Worker<'s, S> {
         self.answered = answered;
     }
 
-    /// Lets a connection go on that waited for an answer of the store, or for room.
+    /// Lets a connection go on that waited for an answer of the store, for room, or for a sweep.
     fn go_on(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
         let Some(connection) = guard.slab.get_mut(id) else { return };
         connection.is_waiting = false;
@@ -307,8 +307,9 @@ impl<'s, S: Store> Worker<'s, S> {
         self.settle(guard, id);
     }
 
-    /// Takes over the connections that the main thread accepted for this reactor.
-    fn take_arrivals(&mut self, guard: &mut ReactorGuard<'_>) {
+    /// Takes over the connections that the main thread accepted for this reactor, and lets those go
+    /// on that waited for a sweep.
+    fn on_wake(&mut self, guard: &mut ReactorGuard<'_>) {
         let reactor = guard.reactor;
         for connection in reactor.take_arrivals() {
             self.state.log.opened(&connection.info);
@@ -320,6 +321,9 @@ impl<'s, S: Store> Worker<'s, S> {
             if epoll::add(&reactor.epoll, &connection.transport.socket, data, WATCHED).is_err() {
                 self.close(guard, id);
             }
+        }
+        for id in std::mem::take(&mut guard.awaiting_sweep) {
+            self.go_on(guard, id);
         }
     }
 
@@ -510,7 +514,8 @@ impl<'s, S: Store> Worker<'s, S> {
             connection.output = slot.output;
             connection.consumed_bytes += slot.consumed as u64;
             connection.has_late_answers |= slot.begun.is_some();
-            connection.is_waiting = matches!(slot.begun, Some(Begun::Waits | Begun::NoRoom));
+            let awaits_store = matches!(slot.begun, Some(Begun::Waits | Begun::NoRoom));
+            connection.is_waiting = awaits_store || slot.awaits_sweep;
             connection.is_closing |= slot.is_closing;
             if slot.is_broken {
                 connection.close_reason = CloseReason::Error;
@@ -522,6 +527,9 @@ impl<'s, S: Store> Worker<'s, S> {
             if let Some(events) = slot.watches {
                 self.hand_to_log(guard, id, events);
                 continue;
+            }
+            if slot.awaits_sweep {
+                guard.awaiting_sweep.push(id);
             }
             if slot.begun == Some(Begun::NoRoom) {
                 guard.without_room.push_back(id);
@@ -765,6 +773,7 @@ impl<'s, S: Store> Worker<'s, S> {
     fn drain(&mut self, guard: &mut ReactorGuard<'_>, events: &mut Vec<Event>) {
         let end = Instant::now() + DRAIN_TIMEOUT;
         let _ = guard.reactor.fetch(events, Duration::ZERO);
+        self.on_wake(guard);
         self.serve(guard, events);
         self.send_left_bytes = usize::MAX;
         loop {

@@ -50,7 +50,8 @@ pub struct Connection {
     pub paused_until: u32,
     /// Whether the connection is in the reactor's ready list.
     pub is_queued: bool,
-    /// Whether its first request waits for an answer that comes later, or for room to ask for it.
+    /// Whether its first request waits for an answer that comes later, for room to ask for it, or
+    /// for a sweep.
     pub is_waiting: bool,
     /// Whether the store may hold answers to its requests.
     pub has_late_answers: bool,

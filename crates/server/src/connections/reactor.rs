@@ -72,6 +72,8 @@ pub struct Connections {
     pub paused: Vec<ConnectionId>,
     /// Those that wait until the store has room for an operation, and some that have closed since.
     pub without_room: VecDeque<ConnectionId>,
+    /// Those whose flush waits for the end of a sweep, and some that have closed since.
+    pub awaiting_sweep: Vec<ConnectionId>,
     /// The number of those whose last attempt to send left a part of an answer unsent.
     pub stalled: usize,
 }

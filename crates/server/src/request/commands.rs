@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use amalgam_index::{Flush, Store, Worker};
+use amalgam_index::{Flush, Store};
 use amalgam_op::Expiry;
 use amalgam_protocol::{Arguments, Command, Problem, Reply, ShutdownMode};
 
@@ -11,6 +11,7 @@ use crate::compat::MEMCACHED_VERSION;
 use crate::request::context::BatchContext;
 use crate::request::slot::RequestSlot;
 use crate::request::{admin_commands, late, stats_command};
+use crate::state::clock::NeedsSweep;
 use crate::watch::events::Events;
 
 /// memcached's highest verbosity; higher requests are clamped to it.
@@ -44,13 +45,12 @@ pub fn run<S: Store>(
         }
         Command::FlushAll { delay_seconds } => {
             let Some(flush) = late::flush(context, slot, *delay_seconds, start) else { return };
+            if flush == Flush::ByClock && flush_by_clock(context, *delay_seconds).is_err() {
+                return await_sweep(context, slot, start);
+            }
             context.counts.cmd_flush += 1;
-            let is_complete = match flush {
-                Flush::ByClock => flush_by_clock(context, *delay_seconds),
-                flush => flush == Flush::Done,
-            };
             let out = &mut slot.output.bytes;
-            if is_complete {
+            if flush != Flush::Incomplete {
                 reply.ok(out);
             } else {
                 reply.problem(out, Problem::FLUSH_INCOMPLETE);
@@ -163,22 +163,28 @@ fn conclude<S: Store>(
     }
 }
 
-/// Makes all items dead, now or later, and returns whether that is certain to be complete. What
-/// follows in the same batch is written after the flush.
-fn flush_by_clock<S: Store>(context: &mut BatchContext<'_, '_, S>, delay_seconds: i64) -> bool {
+/// Makes all items dead, now or later. What follows in the same batch is written after the flush.
+fn flush_by_clock<S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    delay_seconds: i64,
+) -> Result<(), NeedsSweep> {
     let clock = &context.state.clock;
     if delay_seconds > 0 {
         clock.flush_at(Expiry::from_client(delay_seconds, &context.now).0);
-        return true;
+        return Ok(());
     }
-    while clock.flush().is_err() {
-        // Dozens of flushes in a row: the dead items must be swept before the generation wraps.
-        // This worker must block neither the sweep nor the reclamation of the memory that it frees.
-        clock.end_batch(context.worker);
-        context.index.quiesce();
-        context.state.wake_main();
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    clock.flush()?;
     context.now = clock.begin_batch(context.worker);
-    true
+    Ok(())
+}
+
+/// Stalls a connection at its flush, which begins at byte `start`, until a sweep has ended: others
+/// of the worker do not wait for that.
+#[cold]
+fn await_sweep<S: Store>(context: &BatchContext<'_, '_, S>, slot: &mut RequestSlot, start: u32) {
+    slot.stall(start as usize, 0);
+    slot.awaits_sweep = true;
+    // The main thread sweeps no more.
+    slot.is_closing |= context.state.is_stopping();
+    context.state.wake_main();
 }

@@ -32,6 +32,8 @@ pub struct RequestSlot {
     pub watches: Option<Events>,
     /// Whether the output is full; `consumed` then ends before the first unanswered request.
     pub is_stalled: bool,
+    /// Whether its next request is a flush that a sweep must come before.
+    pub awaits_sweep: bool,
     /// Whether there is no memory to receive the rest of the input. The first request must then be
     /// answered or refused as it is: waiting for more would never end.
     pub is_starved: bool,
@@ -61,6 +63,7 @@ impl RequestSlot {
             has_failed_login: false,
             watches: None,
             is_stalled: false,
+            awaits_sweep: false,
             is_starved: false,
             allows_pins: true,
             stream: None,
