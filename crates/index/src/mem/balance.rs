@@ -257,7 +257,7 @@ impl Balance {
             self.settled_seconds = seconds;
         } else if seconds.saturating_sub(self.settled_seconds) > KEPT_SECONDS {
             self.from_large.clear();
-            memory.take_back_kept_pages();
+            memory.take_back_kept_pages(|_| false);
             self.settled_seconds = seconds;
         }
         let pages = memory.budget.limit() / memory.page_bytes();
@@ -415,11 +415,12 @@ impl Memory {
         self.class_states.iter().map(|state| kept(state)).sum()
     }
 
-    /// Makes all kept pages, and what is kept for large items, free for every class.
-    pub(super) fn take_back_kept_pages(&self) {
+    /// Makes what is kept for large items free for every class, and all kept pages apart from those
+    /// of the classes that are spared.
+    pub(super) fn take_back_kept_pages(&self, is_spared: impl Fn(usize) -> bool) {
         self.awaited_by_large.store(0, Ordering::Relaxed);
         self.budget.release(self.kept_for_large.swap(0, Ordering::Relaxed));
-        for class in 0..self.class_states.len() {
+        for class in (0..self.class_states.len()).filter(|class| !is_spared(*class)) {
             while let Some(page) = self.take_kept_page(class) {
                 self.lock_fresh().list.push(page);
             }

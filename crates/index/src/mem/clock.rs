@@ -5,6 +5,7 @@
 //! unlinked the item and retires it; `false` means that another thread unlinked it or that it is
 //! not published yet.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use amalgam_op::{IgnorePoison, ItemWrite, MetaFlags, Now, Part};
@@ -26,8 +27,11 @@ const STRIDE_SLOTS: u32 = 64;
 const PATIENCE_SLOTS: usize = 4096;
 /// The number of maintenance steps in which a sweep covers all pages.
 const SWEEP_STEPS: usize = 64;
-/// The number of pages that one maintenance step empties at most after the limit was lowered.
-const PAGES_PER_STEP: usize = 2;
+/// After the limit was lowered, a maintenance step empties one in this many of the pages that are
+/// too many: connections' buffers, for which it is lowered, fill within a second.
+const EXCESS_SHARE: usize = 4;
+/// The least and the most pages that one maintenance step empties after the limit was lowered.
+const PAGES_PER_STEP: RangeInclusive<usize> = 2..=64;
 
 /// The CLOCK hand of a class: the next slot to look at.
 #[derive(Default)]
@@ -295,8 +299,12 @@ impl Pool<'_> {
             .map(|class| (memory.items_of(class) == 0, memory.pages_of(class), class))
             .collect();
         donors.sort_unstable_by(|left, right| right.cmp(left));
-        // A class that lacks a page may take any free one; large items need several.
-        let kept_for = Some(receiver).filter(|receiver| *receiver == memory.classes.count());
+        // A class that lacks a page may take any free one, unless all go to a lower limit; large
+        // items need several.
+        let is_above_limit = memory.budget.used() > memory.budget.limit();
+        let count = memory.classes.count();
+        let is_kept = |to: &usize| *to == count || *to < count && is_above_limit;
+        let kept_for = Some(receiver).filter(is_kept);
         donors.into_iter().any(|(_, _, class)| self.evacuate_for(class, kept_for, now, swap))
     }
 
@@ -446,9 +454,11 @@ impl Pool<'_> {
         }
         let excess = memory.budget.used().saturating_sub(memory.budget.limit());
         if excess > 0 {
-            memory.take_back_kept_pages();
+            memory.take_back_kept_pages(|class| memory.pages_of(class) == 0);
             if memory.discard_free_pages(excess) < excess {
-                for _ in 0..PAGES_PER_STEP {
+                let share = excess / memory.page_bytes() / EXCESS_SHARE;
+                let (least, most) = PAGES_PER_STEP.into_inner();
+                for _ in 0..share.clamp(least, most) {
                     self.take_page_from_others(usize::MAX, now, swap);
                 }
             }

@@ -641,6 +641,38 @@ fn pinned_items_do_not_stop_shrinking() {
     drop(pinned);
 }
 
+/// As many steps as it takes while workers go on in between.
+#[cfg(not(miri))] // too many items for an interpreter
+#[test]
+fn a_lowered_limit_takes_hold_within_a_few_steps() {
+    let toy = Toy::new(32 << 20, 200 << 10, true, 16_000);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    (0..16_000).for_each(|number| assert!(toy.set(&mut pool, &helper, number, 2000)));
+    toy.memory.set_limit(16 << 20);
+    let mut maintainer = Pool::new(&toy.memory);
+    for _ in 0..60 {
+        maintainer.step(&NOW, &mut |_, old, new| toy.swap(old, new, &helper));
+        pool.quiesce();
+    }
+    let used = toy.memory.statistics().used;
+    assert!(used <= 16 << 20, "{used} bytes used");
+}
+
+/// All pages that become free meanwhile go to the limit, apart from one.
+#[cfg(not(miri))] // too many items for an interpreter
+#[test]
+fn a_class_without_pages_gets_one_while_the_limit_takes_hold() {
+    let toy = Toy::new(8 << 20, 200 << 10, true, 5000);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    (0..4000).for_each(|number| assert!(toy.set(&mut pool, &helper, number, 2000)));
+    toy.memory.set_limit(4 << 20);
+    for (number, length) in (4000..5000).zip([10, 100, 400].into_iter().cycle()) {
+        assert!(toy.set(&mut pool, &helper, number, length), "{number}");
+    }
+    let used = toy.memory.statistics().used;
+    assert!(used > 4 << 20, "no maintenance has run: {used} bytes used");
+}
+
 #[test]
 fn readers_never_see_memory_that_was_reused() {
     let (keys, rounds, longest) = if cfg!(miri) { (8, 40, 60) } else { (512, 60_000, 6000) };
