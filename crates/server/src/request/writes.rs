@@ -67,17 +67,16 @@ pub fn execute_writes<S: Store>(
 }
 
 /// Stalls the connection and returns true if the operation at `place` may copy the value that it
-/// finds, and enough was copied in this iteration of the worker's loop. Stores whose answers come
-/// later copy elsewhere.
+/// finds, and enough was copied in this iteration of the worker's loop. A store whose answers come
+/// later copies elsewhere, or here if it has the value.
 #[inline]
 fn stalls_for_copy<S: Store>(
-    context: &mut BatchContext<'_, '_, S>,
+    context: &BatchContext<'_, '_, S>,
     slot: &mut RequestSlot,
     verb: &Verb<'_>,
     (start, number): (u32, usize),
 ) -> bool {
-    let is_stalled =
-        context.turn.copied_bytes == 0 && may_copy(verb) && context.index.late_answers().is_none();
+    let is_stalled = context.turn.copied_bytes == 0 && may_copy(verb);
     if is_stalled {
         slot.stall(start as usize, number);
         slot.protocol_state.awaits_copy = true;
