@@ -224,6 +224,11 @@ impl<S: ChunkStore> Node<S> {
         self.chunks.execute(Requester::Local(number), request, clock)
     }
 
+    /// Bytes of values that the last request has copied: for its reply, or since it added to them.
+    pub fn copied_bytes(&self) -> usize {
+        self.chunks.copied_bytes
+    }
+
     /// Sends what was batched, begins to write and sync the replicas, answers what is written, and
     /// goes on with what the log has read. Call it once after a batch of packets, and when the
     /// log's storage has become idle or has read something.

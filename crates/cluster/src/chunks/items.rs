@@ -188,6 +188,18 @@ impl From<Outcome> for ItemAnswer {
     }
 }
 
+/// Bytes of the value that an operation has added to. All of them were copied.
+pub(crate) fn added_to_bytes(op: &ItemOp, outcome: &Outcome) -> usize {
+    match (&op.verb, outcome) {
+        (ItemVerb::Store(head, _), Outcome::Stored(written))
+            if matches!(head.mode, StoreMode::Append | StoreMode::Prepend) =>
+        {
+            written.value_bytes
+        }
+        _ => 0,
+    }
+}
+
 /// An item without its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ItemRecord {

@@ -10,6 +10,7 @@ mod request;
 mod sessions;
 mod store;
 
+pub(crate) use items::added_to_bytes;
 pub use items::{
     ItemAnswer, ItemOp, ItemRecord, ItemTime, ItemVerb, MovingItem, ReplicaItem, StoreHead,
     from_relative, to_relative, with_cas_ids, with_times, without_unasked_cas,

@@ -12,7 +12,8 @@ use super::scan::ItemScan;
 use super::served::Served;
 use crate::chunks::{
     Action, ChunkError, ChunkStore, ClientId, ItemOp, ItemTime, ItemVerb, MAX_CHUNK_BYTES,
-    OPERATIONS_MAX, Operation, Reply, Request, Response, Sessions, StoreError, value_bytes,
+    OPERATIONS_MAX, Operation, Reply, Request, Response, Sessions, StoreError, added_to_bytes,
+    value_bytes,
 };
 use crate::ids::{
     COUNTER_BITS, COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange, NAMED_FIRST, NodeId,
@@ -29,6 +30,7 @@ use crate::replication::{
 mod evictions;
 mod failover;
 mod item_scan;
+mod locks;
 mod migration;
 mod publication;
 mod reserve;
@@ -40,9 +42,10 @@ const ALLOCATIONS_MAX: usize = 64;
 /// Ids to skip at most when a claim is refused. A creator can lose this many of its 2^48 at each
 /// start.
 const SKIPPED_IDS_MAX: u64 = 1 << 31;
-/// Operations behind this many bytes of values in a reply are not executed, and are to be repeated:
-/// a reply fits a frame, and one client's request takes bounded memory.
-const REPLY_BYTES_MAX: usize = 8 << 20;
+/// Operations of a request behind this many bytes of values, copied for its reply or since it adds
+/// to them, are not executed, and are to be repeated: a reply fits a frame, and one client's
+/// request takes bounded memory and time.
+const COPIED_BYTES_MAX: usize = 8 << 20;
 /// Spans of transferred ids whose new owner is remembered.
 const MOVED_SPANS_MAX: usize = 10_000;
 
@@ -142,6 +145,8 @@ pub struct ChunkService<S> {
     /// The id that the running operation changed, and the mutation; None for a put, whose value is
     /// in the operation.
     changed: Option<(ChunkId, Option<Mutation>)>,
+    /// Bytes of values that the last request has copied.
+    pub(crate) copied_bytes: usize,
 }
 
 impl<S: ChunkStore> ChunkService<S> {
@@ -178,6 +183,7 @@ impl<S: ChunkStore> ChunkService<S> {
             failovers: Failovers::default(),
             claiming: Vec::new(),
             changed: None,
+            copied_bytes: 0,
         }
     }
 
@@ -299,6 +305,7 @@ impl<S: ChunkStore> ChunkService<S> {
         request: &Request,
         clock: &mut dyn FnMut() -> u64,
     ) -> Option<Reply> {
+        self.copied_bytes = 0;
         let now_ms = clock();
         let refuse = |error: ChunkError| -> Option<Reply> {
             let all = request.operations.iter();
@@ -488,21 +495,22 @@ impl<S: ChunkStore> ChunkService<S> {
     fn execute_all(&mut self, request: &Request, now_ms: u64) -> Reply {
         let mut reply = Vec::with_capacity(request.operations.len());
         let mut rest = &request.operations[..];
-        let (mut counted, mut bytes) = (0, 0);
         while let Some(first) = rest.first() {
-            bytes += reply[counted..].iter().map(|(_, result)| value_bytes(result)).sum::<usize>();
-            counted = reply.len();
-            if bytes >= REPLY_BYTES_MAX {
+            let left = COPIED_BYTES_MAX.saturating_sub(self.copied_bytes);
+            if left == 0 {
                 reply.extend(rest.iter().map(|one| (one.number, Err(ChunkError::Retry))));
                 break;
             }
             let is_read = |operation: &&Operation| matches!(operation.action, Action::Get(_));
             let (now, later) = rest.split_at(rest.iter().take_while(is_read).count().max(1));
+            let replied = reply.len();
             if now.len() > 1 {
-                self.get_all(now, REPLY_BYTES_MAX - bytes, &mut reply);
+                self.get_all(now, left, &mut reply);
             } else {
                 reply.push((first.number, self.execute_one(request.client, first, now_ms)));
             }
+            let values = reply[replied..].iter().map(|(_, result)| value_bytes(result));
+            self.copied_bytes += values.sum::<usize>();
             rest = later;
         }
         reply
@@ -588,13 +596,6 @@ impl<S: ChunkStore> ChunkService<S> {
         result
     }
 
-    /// Tells backups of the locks that have ended by themselves.
-    fn replicate_ended_locks(&mut self) {
-        for id in self.sessions.take_ended() {
-            self.replication.replicate(id, Mutation::RemoveLock(id), Vec::new());
-        }
-    }
-
     fn check_owned(&self, id: ChunkId, epoch: u64) -> Result<(), ChunkError> {
         match self.owned.get(id.bits()) {
             None if self.failovers.contain(id) => Err(ChunkError::Retry),
@@ -675,30 +676,6 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// Whether the chunk's lock, if there is one, lets a client change the chunk.
-    #[inline(never)]
-    fn check_lock(
-        &mut self,
-        client: ClientId,
-        id: ChunkId,
-        action: &Action,
-        now_ms: u64,
-    ) -> Result<(), ChunkError> {
-        let lock = self.sessions.lock_of(id, now_ms);
-        self.replicate_ended_locks();
-        match action {
-            Action::Fenced(_) if !self.store.has(id) => Err(ChunkError::NoChunk),
-            Action::Fenced(change) => match lock {
-                Some(lock) if lock.token == change.token => Ok(()),
-                _ => Err(ChunkError::Fenced),
-            },
-            _ => match lock {
-                Some(lock) if lock.client != client => Err(ChunkError::Locked),
-                _ => Ok(()),
-            },
-        }
-    }
-
     fn delete(&mut self, id: ChunkId) -> Result<Response, ChunkError> {
         self.store.remove(id);
         self.note_write(id, &[]);
@@ -716,6 +693,7 @@ impl<S: ChunkStore> ChunkService<S> {
             return Response::Item(Box::new(Outcome::OutOfMemory.into()));
         }
         let answer = self.store.item(id, op);
+        self.copied_bytes += added_to_bytes(op, &answer.outcome);
         if op.verb != ItemVerb::Read {
             self.note_write(id, &op.key);
         }
@@ -736,6 +714,7 @@ impl<S: ChunkStore> ChunkService<S> {
     fn kept(&mut self, id: ChunkId, key: &[u8]) -> Mutation {
         let record = RecordKey::item(id, key);
         let kept = self.store.replica_item(key);
+        self.copied_bytes += kept.as_ref().map_or(0, Vec::len);
         kept.map_or(Mutation::RemoveItem(record), |kept| Mutation::PutItem(record, kept))
     }
 

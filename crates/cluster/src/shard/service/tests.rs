@@ -147,7 +147,7 @@ fn a_reply_is_bounded_in_bytes() {
     let index = model();
     let mut caller = caller(&index);
     caller.call(ALICE, Action::Create(vec![1; MAX_CHUNK_BYTES / 2])).expect("created");
-    let most = 2 * REPLY_BYTES_MAX / MAX_CHUNK_BYTES;
+    let most = 2 * COPIED_BYTES_MAX / MAX_CHUNK_BYTES;
     for is_batch in [true, false] {
         let operation = |place: u64| {
             // A write between two reads keeps them from being one batch.
@@ -164,6 +164,43 @@ fn a_reply_is_bounded_in_bytes() {
         assert_eq!((reply.len(), values), (1_000, most));
         assert_eq!(reply.last(), Some(&(1_099, Err(ChunkError::Retry))), "to be repeated");
     }
+}
+
+/// A request of 30 KB would copy a gigabyte.
+#[test]
+fn a_request_adds_to_a_bounded_number_of_bytes() {
+    const VALUE_BYTES: usize = 512 << 10;
+    let (chunks, items) = (model(), model());
+    let store = ItemStore::new(&chunks, &items, Box::new(|| ItemTime::FIRST));
+    let mut service = ChunkService::new(me(), ChunkSettings::default(), store);
+    service.set_deadline(u64::MAX);
+    let id = service.item_id(b"key").expect("a place");
+    service.owned.assign(id.bits()..id.bits() + 1, Some(5));
+    let mut numbers = 1..;
+    let mut execute = |actions: &mut dyn Iterator<Item = Action>| {
+        let operation = |(number, action)| Operation { number, epoch: 5, action };
+        let operations = numbers.by_ref().zip(actions).map(operation).collect();
+        let request = Request { client: ALICE, incarnation: 2, answered_below: 0, operations };
+        let reply = service.execute(ASKER, &request, &mut || 1_000).expect("no backups");
+        (reply, service.copied_bytes)
+    };
+    let store = |mode, value: &[u8]| {
+        let verb = ItemVerb::from(Verb::Store(Store::new(mode, value, 0, 0)));
+        Action::Item { id, op: Box::new(ItemOp { key: b"key".to_vec(), verb }) }
+    };
+    let open = Action::Open { lease_ms: 600_000 };
+    let set = store(StoreMode::Set, &vec![b'v'; VALUE_BYTES]);
+    let (reply, copied) = execute(&mut [open, set].into_iter());
+    assert!(reply.iter().all(|(_, result)| result.is_ok()) && copied == 0, "{reply:?}");
+    for mode in [StoreMode::Append, StoreMode::Prepend] {
+        let (reply, copied) = execute(&mut (0..500).map(|_| store(mode, b"x")));
+        let done = reply.iter().filter(|(_, result)| result.is_ok()).count();
+        assert_eq!(done, COPIED_BYTES_MAX / VALUE_BYTES, "{copied} bytes are copied");
+        assert_eq!((reply.len(), reply[499].1.clone()), (500, Err(ChunkError::Retry)));
+        assert!((COPIED_BYTES_MAX..COPIED_BYTES_MAX + VALUE_BYTES).contains(&copied));
+    }
+    let refused = execute(&mut std::iter::empty());
+    assert_eq!(refused, (Vec::new(), 0), "nothing is charged twice");
 }
 
 #[test]
