@@ -582,7 +582,11 @@ impl<S: ChunkStore> EventLoop<S> {
     /// Executes a request; its reply may have to wait for backups.
     fn on_request(&mut self, from: ReplyTarget, request: &Request) {
         let waiting = self.next_waiting;
-        match self.node.execute(waiting, request, &mut boot_ms) {
+        let reply = self.node.execute(waiting, request, &mut boot_ms);
+        if let ReplyTarget::Connection(..) = from {
+            self.client_share.charge_copy(self.node.copied_bytes());
+        }
+        match reply {
             Some(reply) => self.reply(from, reply),
             None => {
                 self.waiting.insert(waiting, from);
