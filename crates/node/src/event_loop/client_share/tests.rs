@@ -177,3 +177,16 @@ fn a_turn_handles_a_bounded_number_of_all_clients_requests_and_each_has_its_turn
         assert!(event_loop.client_share.waiting.is_empty() && event_loop.wait_ms(0) > 0);
     });
 }
+
+#[test]
+fn what_is_copied_for_clients_uses_a_turn_up() {
+    let mut share = ClientShare::default();
+    share.begin_turn();
+    share.charge_copy(COPIED_BYTES_A_TURN - 1);
+    assert!(share.may_read(1));
+    share.charge_copy(2);
+    assert!(!share.may_read(2) && share.operations_left == OPERATIONS_A_TURN);
+    share.begin_turn();
+    assert_eq!((share.take(), share.take()), (Some(2), None));
+    assert!(share.may_read(3) && !share.may_read(2), "one that went on is not read from twice");
+}
