@@ -438,6 +438,10 @@ pub fn attack_streams<V: Victim>(victim: &V, control: &Address, readers: &[(usiz
     for readers in readers {
         endure_readers(victim, control, *readers);
     }
+    let appends = b"append large 0 0 1 noreply\r\nx\r\n".repeat(1000);
+    endure("bytes appended to a long value", victim, control, 20, |victim, count| {
+        victim.address().push_all(count, &appends)
+    });
     let noise = garbage(200_000);
     endure("garbage", victim, control, 50, |victim, count| {
         victim.address().push_all(count, &noise)
