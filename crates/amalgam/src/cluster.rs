@@ -750,7 +750,7 @@ mod tests {
             options.effective().expect("options")
         };
         let unknown = given(|options| options.shared.engine = Some("none".to_owned()));
-        let configuration = |options| configuration(options, &Extended::default());
+        let configuration = |options: &NodeOptions| configuration(options, &Extended::default());
         let error = with_chosen_engine(&unknown, RunNode(&unknown)).expect_err("no such engine");
         assert!(error.to_string().contains("mercury"));
         assert!(configuration(&given(|options| options.shared.threads = Some(0))).is_err());

@@ -139,12 +139,8 @@ impl World {
             self.coordinator.end(last);
         }
         let peer = self.coordinator.join(&name, self.now_ms).expect("there is room");
-        let log = LogSettings {
-            segment_bytes: 8 << 10,
-            segments_max: 200,
-            durability: self.durability,
-            ..LogSettings::default()
-        };
+        let log =
+            LogSettings { segment_bytes: 8 << 10, segments_max: 200, durability: self.durability };
         let disk = Box::new(self.disks[number].clone());
         let (replica_store, recovered) = ReplicaStore::resume(disk, (7, peer, self.boot), log)?;
         let replication =

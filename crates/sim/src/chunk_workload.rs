@@ -45,8 +45,7 @@ pub(crate) fn open_replica_store(
 ) -> (ReplicaStore, RecoveredState) {
     let disk = observed.disks.entry(peer.node).or_default().clone();
     let durability = if observed.is_synced { Durability::Synced } else { Durability::Buffered };
-    let settings =
-        LogSettings { segment_bytes, segments_max: 400, durability, ..LogSettings::default() };
+    let settings = LogSettings { segment_bytes, segments_max: 400, durability };
     let identity = (1, peer, disk.power_losses);
     let (replica_store, recovered) =
         ReplicaStore::resume(disk.storage(), identity, settings).expect("it is this cluster's");
