@@ -528,12 +528,8 @@ impl<'s, S: Store> Worker<'s, S> {
                 self.hand_to_log(guard, id, events);
                 continue;
             }
-            if slot.awaits_sweep {
-                guard.awaiting_sweep.push(id);
-            }
-            if slot.begun == Some(Begun::NoRoom) {
-                guard.without_room.push_back(id);
-            }
+            guard.awaiting_sweep.extend(slot.awaits_sweep.then_some(id));
+            guard.without_room.extend((slot.begun == Some(Begun::NoRoom)).then_some(id));
             self.send(guard, id);
             self.discard_answers(guard, id);
             self.settle(guard, id);

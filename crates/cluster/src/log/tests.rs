@@ -266,7 +266,8 @@ proptest! {
             }
             prop_assert_eq!(read(&mut log, place).is_some(), model[&key].1 == place);
             let (live, used, free) = log.usage();
-            prop_assert!(live <= 12 * 33 && used <= 9 && used + free <= 10, "{} {} {}", live, used, free);
+            let is_bounded = live <= 12 * 33 && used <= 9 && used + free <= 10;
+            prop_assert!(is_bounded, "{} {} {}", live, used, free);
         }
         let mut places = Vec::new();
         for (key, (version, place)) in model {

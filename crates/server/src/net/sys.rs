@@ -62,9 +62,9 @@ pub fn limit_free_memory() {
 #[cfg(target_env = "gnu")]
 const LONG_BUFFER_BYTES: i32 = 4 << 20;
 
-/// Bytes in use of what the allocator has handed out, by its own count; 0 where the C library is
-/// not GNU's. Takes a millisecond for some ten thousand pieces of free memory, and each arena's lock
-/// meanwhile.
+/// Bytes that the allocator has handed out and that are in use, by its own count; 0 where the C
+/// library is not GNU's. It reads the list of all free pieces under each arena's lock: 6 ms for
+/// fifty thousand.
 pub fn allocated_bytes() -> usize {
     #[cfg(target_env = "gnu")]
     {
