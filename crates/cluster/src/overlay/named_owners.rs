@@ -1,5 +1,5 @@
-//! The owners of named ids in an array: requests for items look owners up once or twice each, and
-//! an array answers in a tenth of the time that a map of ranges takes.
+//! The owners of named ids in an array: each request for an item looks an owner up once or twice,
+//! which takes several searches in a map of ranges.
 
 use crate::ids::{COUNTER_BITS, ChunkId, IdRange, NAMED_FIRST, NodeId, PARTITIONS};
 use crate::ranges::NAMED_RANGE_IDS;
