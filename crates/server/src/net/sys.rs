@@ -60,7 +60,7 @@ pub fn limit_free_memory() {
 /// From this length on a buffer is a mapping of its own. Shorter ones come and go with requests,
 /// and to fault their pages in anew would cost more than the copy of their contents.
 #[cfg(target_env = "gnu")]
-const LONG_BUFFER_BYTES: i32 = 4 << 20;
+const LONG_BUFFER_BYTES: i32 = 16 << 20;
 
 /// Bytes that the allocator has handed out and that are in use, by its own count; 0 where the C
 /// library is not GNU's. It reads the list of all free pieces under each arena's lock: 6 ms for
