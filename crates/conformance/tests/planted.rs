@@ -1,6 +1,6 @@
 //! The checkers find faults that were planted on purpose.
 
-#[path = "../../server/tests/support/altered.rs"]
+#[path = "../../server/tests/suite/altered.rs"]
 mod altered;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

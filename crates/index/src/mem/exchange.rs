@@ -151,7 +151,8 @@ mod tests {
         if !changes_in_place() {
             return;
         }
-        let memory = Memory::new(&Configuration::default(), SlotLayout::Linked).expect("memory");
+        let small = Configuration { memory_bytes: 4 << 20, ..Configuration::default() };
+        let memory = Memory::new(&small, SlotLayout::Linked).expect("memory");
         for _ in 0..200 {
             let mut pool = Pool::new(&memory);
             let item_write = ItemWrite {

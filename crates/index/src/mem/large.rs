@@ -379,7 +379,7 @@ mod tests {
     fn the_ring_does_not_grow_while_the_hand_rests() {
         let large = Large::new(1 << 20, 1 << 20);
         let first = take(&large, 4096).expect("room");
-        for _ in 0..1000 {
+        for _ in 0..2 * STALE {
             let run = take(&large, 4096).expect("room");
             large.retire(run);
             large.give_back(run);

@@ -258,11 +258,12 @@ mod tests {
     /// The short cut changes a word in exactly those items in which the general way does.
     #[test]
     fn a_plain_set_changes_the_words_that_a_decision_would() {
-        let memory = Memory::new(&Configuration::default(), SlotLayout::Plain).expect("memory");
+        let small = Configuration { memory_bytes: 4 << 20, ..Configuration::default() };
+        let memory = Memory::new(&small, SlotLayout::Plain).expect("memory");
         let mut pool = Pool::new(&memory);
         let mut random = SmallRng::seed_from_u64(17);
         let mut seen = [0; 2];
-        for _ in 0..if cfg!(miri) { 100 } else { 20_000 } {
+        for _ in 0..if cfg!(miri) { 10 } else { 20_000 } {
             let chance = |random: &mut SmallRng| random.random_range(0..8) == 0;
             let former = contents(&mut random);
             let former_value = value(&mut random, former[0]);

@@ -25,7 +25,12 @@ fn key(number: usize) -> String {
 
 /// A value that key and length determine.
 fn value(number: usize, length: usize) -> Vec<u8> {
-    (0..length).map(|at| (number * 31 + at) as u8).collect()
+    // Repeated as a whole, which an interpreter does at once.
+    let mut bytes = [0; 256];
+    (0..256).for_each(|at| bytes[at] = (number * 31 + at) as u8);
+    let mut bytes = bytes.repeat(length.div_ceil(256));
+    bytes.truncate(length);
+    bytes
 }
 
 fn item_write(value: &[u8]) -> ItemWrite<'_> {

@@ -1,13 +1,12 @@
 //! Clients that are malicious, slow or many.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use amalgam_server::Settings;
-use support::{Client, Running, raise_file_limit, settings};
+
+use crate::support::{Client, Running, raise_file_limit, settings};
 
 #[test]
 fn an_incomplete_command_does_no_harm() {
@@ -140,10 +139,10 @@ fn a_refused_store_is_answered_when_its_value_has_arrived() {
         client.send(&head);
         client.send(vec![b'x'; 2_000_000]);
         // One worker: what it read before it answered the other, it has dealt with.
-        let read_all = |other: &mut support::Client<std::net::TcpStream>| {
+        let read_all = |other: &mut crate::support::Client<std::net::TcpStream>| {
             other.stat("bytes_read").parse::<usize>().unwrap() > before + 2_000_000
         };
-        support::wait_until("the value is read", || read_all(&mut other));
+        crate::support::wait_until("the value is read", || read_all(&mut other));
         client.0.set_nonblocking(true).unwrap();
         let early = client.0.read(&mut [0; 8]);
         assert!(early.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
@@ -193,7 +192,7 @@ fn unfinished_lines_that_fill_the_buffers_are_refused_and_given_back() {
     // A line for which there is no memory is refused at once, and stays refused.
     let mut open: Vec<_> =
         clients.into_iter().map(|(client, sent)| (client, sent, false)).collect();
-    let deadline = Instant::now() + support::PATIENCE;
+    let deadline = Instant::now() + crate::support::PATIENCE;
     while !open.iter().any(|(_, _, refused)| *refused) {
         assert!(Instant::now() < deadline, "no client was refused");
         for (client, sent, refused) in &mut open {
@@ -223,7 +222,7 @@ fn a_larger_cache_does_not_raise_the_share_of_buffers() {
     let value = [&b"set k 0 0 1000000\r\n"[..], &[b'v'; 900_000]].concat();
     let mut clients: Vec<_> = (0..40).map(|_| (server.connect(), 0)).collect();
     clients.iter().for_each(|(client, _)| client.0.set_nonblocking(true).unwrap());
-    let (deadline, mut most) = (Instant::now() + support::PATIENCE, 0);
+    let (deadline, mut most) = (Instant::now() + crate::support::PATIENCE, 0);
     // The server takes all of it, as values for which there is no memory are refused and skipped.
     while clients.iter().any(|(_, sent)| *sent < value.len()) {
         assert!(Instant::now() < deadline, "it stopped reading");
@@ -273,7 +272,7 @@ fn lists_occupy_memory_as_they_are_read() {
 fn pour(server: &Running, mut garbage: &[u8]) {
     while !garbage.is_empty() {
         let mut client = server.connect();
-        let mut reader = support::Client(client.0.try_clone().unwrap());
+        let mut reader = crate::support::Client(client.0.try_clone().unwrap());
         let read = std::thread::spawn(move || reader.rest());
         while let Ok(count @ 1..) = client.0.write(garbage) {
             garbage = &garbage[count..];
@@ -301,14 +300,14 @@ fn garbage_leaves_the_server_alive_and_small() {
                 garbage[place * 200] = b'\n';
             }
             let server = &server;
-            scope.spawn(move || (0..support::effort()).for_each(|_| pour(server, &garbage)));
+            scope.spawn(move || (0..crate::support::effort()).for_each(|_| pour(server, &garbage)));
         }
     });
     let mut client = server.connect();
     client.talk("version\r\n", "VERSION 1.6.45\r\n");
     let read: usize = client.stat("bytes_read").parse().unwrap();
     // A lower bound: bytes that the server had not read when it closed a connection are lost.
-    assert!(read > support::effort() << 20, "only {read} bytes read");
+    assert!(read > crate::support::effort() << 20, "only {read} bytes read");
     let kept: usize = client.stat("read_buf_bytes").parse().unwrap();
     assert!(kept < 1 << 20, "{kept} bytes kept");
 }

@@ -1,9 +1,8 @@
 //! Connections that have to authenticate.
 
-mod support;
-
 use amalgam_server::{Settings, WireProtocol};
-use support::{Running, settings, wait_until};
+
+use crate::support::{Running, settings, wait_until};
 
 fn with_users(name: &str, protocol: WireProtocol) -> Running {
     let path = std::env::temp_dir().join(format!("amalgam-{name}-{}", std::process::id()));

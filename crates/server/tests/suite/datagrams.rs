@@ -1,12 +1,11 @@
 //! Requests over UDP.
 
-mod support;
-
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use amalgam_server::Settings;
-use support::{Running, settings};
+
+use crate::support::{Running, settings};
 
 fn with_udp(threads: usize) -> Running {
     let listen_udp = vec![SocketAddr::from(([127, 0, 0, 1], 0))];

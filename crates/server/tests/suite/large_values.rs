@@ -1,14 +1,13 @@
 //! Values that are sent from where they lie, while other clients replace them.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use amalgam_index::mercury::Mercury;
 use amalgam_server::Settings;
-use support::{Client, Running, settings};
+
+use crate::support::{Client, Running, settings};
 
 /// Little memory, so that the memory of a replaced value is soon reused.
 const MEMORY_BYTES: usize = 64 << 20;

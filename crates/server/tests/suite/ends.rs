@@ -1,20 +1,17 @@
 //! How servers shut down.
 
-#[path = "support/altered.rs"]
-mod altered;
-mod support;
-
 use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
-use altered::{Alteration, Altered};
 use amalgam_index::model::ModelWorker;
 use amalgam_index::{Configuration, Sink, Worker};
 use amalgam_op::{Key, Now};
 use amalgam_server::{Server, Settings};
-use support::{Client, PATIENCE, Running, settings};
+
+use crate::altered::{Alteration, Altered};
+use crate::support::{Client, PATIENCE, Running, settings};
 
 #[test]
 fn requests_that_have_arrived_are_answered_before_the_end() {

@@ -1,11 +1,9 @@
 //! `watch`: log lines for clients that ask for them.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 
-use support::{Running, settings};
+use crate::support::{Running, settings};
 
 /// A watcher that reads its lines.
 struct Watcher(BufReader<TcpStream>);

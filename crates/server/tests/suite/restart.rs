@@ -1,13 +1,12 @@
 //! Items survive a graceful restart, also into another engine.
 
-mod support;
-
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use amalgam_index::{Configuration, hotring, memc3, mercury, model, pipeline};
 use amalgam_server::{Server, Settings};
-use support::{Running, settings};
+
+use crate::support::{Running, settings};
 
 /// The number of ordinary items.
 const ITEMS: usize = 3000;
@@ -64,7 +63,7 @@ fn items_survive_from_engine_to_engine() {
     std::fs::remove_file(&path).expect("the last one wrote it");
 }
 
-fn cas_of(client: &mut support::Client<std::net::TcpStream>, key: &str) -> u64 {
+fn cas_of(client: &mut crate::support::Client<std::net::TcpStream>, key: &str) -> u64 {
     client.send(format!("gets {key}\r\n"));
     let head = client.until("END\r\n");
     let head = head.lines().next().expect("a line");

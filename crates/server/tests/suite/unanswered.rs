@@ -1,17 +1,14 @@
 //! A store that cannot answer for some keys: clients see errors, never misses, and what was refused
 //! leaves the old value.
 
-#[path = "support/altered.rs"]
-mod altered;
-mod support;
-
 use std::ops::ControlFlow;
 
-use altered::{Alteration, Altered};
 use amalgam_index::model::ModelWorker;
 use amalgam_index::{Sink, Worker};
 use amalgam_op::{Key, Now, Op, Outcome, Verb};
-use support::{Running, settings};
+
+use crate::altered::{Alteration, Altered};
+use crate::support::{Running, settings};
 
 const REFUSED: &str = "SERVER_ERROR the key's owner is unavailable; nothing was done\r\n";
 const UNKNOWN: &str = "SERVER_ERROR unknown outcome: the key's owner did not answer in time\r\n";

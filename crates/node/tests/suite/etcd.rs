@@ -1,8 +1,5 @@
 //! Membership in an etcd that is reached by https and authenticates its users.
 
-#[path = "../../amalgam/tests/support/etcd.rs"]
-mod process;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -11,7 +8,8 @@ use std::time::{Duration, Instant};
 use amalgam_cluster::coordinator::{CoordinatorError, Proposal};
 use amalgam_cluster::overlay::Peer;
 use amalgam_node::{Etcd, EtcdConfiguration, EtcdUser, Membership, MembershipError};
-use process::{EtcdProcess, free_port};
+
+use crate::process::{EtcdProcess, free_port};
 
 /// An etcd that listens for http and https.
 struct SecuredEtcd {

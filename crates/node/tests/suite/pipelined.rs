@@ -1,15 +1,13 @@
 //! Clients that send many requests at once to the gateways of a cluster, most of whose keys other
 //! nodes own: they are answered as by a single server, byte for byte.
 
-#[path = "../../server/tests/support/mod.rs"]
-mod support;
-
 use std::sync::Arc;
 
 use amalgam_index::model::Model;
 use amalgam_node::{Embedded, Membership, NodeConfiguration, RunningNode, start_local};
 use amalgam_server::Server;
-use support::{Running, settings};
+
+use crate::support::{Running, settings};
 
 /// Longer than anything here stands still.
 const LEASE_MS: u64 = 600_000;

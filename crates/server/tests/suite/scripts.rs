@@ -1,11 +1,7 @@
 //! Byte scripts over real sockets.
 
-mod support;
-#[path = "support/scripts.rs"]
-mod texts;
-
-use support::{Running, settings};
-use texts::SCRIPTS;
+use crate::support::{Running, settings};
+use crate::texts::SCRIPTS;
 
 #[test]
 fn one_script_after_the_other() {
@@ -117,7 +113,7 @@ fn cas_ids_change_with_the_item() {
     let server = Running::start(settings(1));
     let mut client = server.connect();
     client.talk("set a 0 0 1\r\n1\r\nset b 0 0 1\r\n2\r\n", "STORED\r\nSTORED\r\n");
-    let cas_of = |client: &mut support::Client<std::net::TcpStream>| -> u64 {
+    let cas_of = |client: &mut crate::support::Client<std::net::TcpStream>| -> u64 {
         client.send("gets a nothing b\r\nmn\r\n");
         let mut text = String::new();
         let mut byte = [0];

@@ -1,7 +1,5 @@
 //! The admin address: its answers, its refusals, and its shutdown.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +9,8 @@ use std::time::Duration;
 
 use amalgam_server::Settings;
 use serde_json::{Value, json};
-use support::{Running, settings};
+
+use crate::support::{Running, settings};
 
 fn with_admin() -> Settings {
     Settings { admin: Some(SocketAddr::from(([127, 0, 0, 1], 0))), ..settings(2) }
@@ -21,7 +20,7 @@ fn with_admin() -> Settings {
 fn exchange(server: &Running, request: &str) -> String {
     let address = server.admin.expect("an admin address");
     let mut stream = TcpStream::connect(address).expect("accepts");
-    stream.set_read_timeout(Some(support::PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(crate::support::PATIENCE)).expect("a timeout");
     stream.write_all(request.as_bytes()).expect("sends");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("text");
@@ -335,6 +334,6 @@ fn trickling_clients_keep_nobody_out_and_do_not_delay_the_end() {
             drop(server);
             let _ = ended.send(());
         });
-        end.recv_timeout(support::PATIENCE).expect("the server ends while clients trickle");
+        end.recv_timeout(crate::support::PATIENCE).expect("the server ends while clients trickle");
     });
 }

@@ -1,10 +1,5 @@
 //! Memcached's clients at the gateways of a cluster.
 
-#[path = "../../server/tests/support/mod.rs"]
-mod support;
-#[path = "../../server/tests/support/scripts.rs"]
-mod texts;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -20,8 +15,9 @@ use amalgam_node::{
     Snapshot, start_local,
 };
 use amalgam_server::Server;
-use support::{Running, settings};
-use texts::SCRIPTS;
+
+use crate::support::{Running, settings};
+use crate::texts::SCRIPTS;
 
 /// Longer than anything here stands still.
 const LEASE_MS: u64 = 600_000;

@@ -1,14 +1,13 @@
 //! `stats` and item dumps, as clients read them.
 
-mod support;
-
 use std::io::Read;
 use std::net::TcpStream;
 use std::time::Instant;
 
 use amalgam_index::Mercury;
 use amalgam_server::Settings;
-use support::{Client, PATIENCE, Running, settings};
+
+use crate::support::{Client, PATIENCE, Running, settings};
 
 /// Sends a command and reads the answer up to `end`.
 fn ask(client: &mut Client<TcpStream>, command: &str, end: &str) -> String {
@@ -210,8 +209,10 @@ fn dumps_are_refused_where_memcached_refuses_them() {
     let text = ask(&mut client, "stats settings", "END\r\n");
     assert!(text.contains("STAT hot_lru_pct 10\r\n") && text.contains("STAT warm_lru_pct 20\r\n"));
     assert!(text.contains("STAT lru_crawler no\r\n"));
-    let strict =
-        support::Running::start(amalgam_server::Settings { allows_dump: false, ..settings(1) });
+    let strict = crate::support::Running::start(amalgam_server::Settings {
+        allows_dump: false,
+        ..settings(1)
+    });
     let mut client = strict.connect();
     client.talk("lru_crawler mgdump all\r\n", "ERROR key dump not allowed\r\n");
     client.talk("stats cachedump 1 1\r\n", "CLIENT_ERROR stats cachedump not allowed\r\n");

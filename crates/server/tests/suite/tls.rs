@@ -1,7 +1,5 @@
 //! Connections over TLS.
 
-mod support;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -16,7 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use rustls::{SupportedProtocolVersion, version};
 
-use support::{Client, Running};
+use crate::support::{Client, Running};
 
 type Stream = StreamOwned<ClientConnection, TcpStream>;
 
@@ -52,7 +50,7 @@ fn start(tls: TlsSettings, ways: &[Security]) -> Running {
         .iter()
         .map(|security| ListenAddress { security: *security, ..address.into() })
         .collect();
-    Running::start(Settings { listen, tls: Some(tls), ..support::settings(2) })
+    Running::start(Settings { listen, tls: Some(tls), ..crate::support::settings(2) })
 }
 
 fn client(versions: &[&'static SupportedProtocolVersion], shown: Option<&str>) -> ClientConfig {
@@ -188,7 +186,7 @@ fn a_server_without_its_certificate_does_not_start_and_one_that_loses_it_stays_w
     let settings = || {
         let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()];
         let tls = Some(TlsSettings { chain: path.clone(), ..tls() });
-        Settings { listen, tls, ..support::settings(1) }
+        Settings { listen, tls, ..crate::support::settings(1) }
     };
     let open = || Server::<Model>::open(settings(), Configuration::default());
     // Not there, empty, no certificate, and a certificate without its key.

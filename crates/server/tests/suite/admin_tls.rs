@@ -1,7 +1,5 @@
 //! The admin address over TLS.
 
-mod support;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -14,7 +12,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use rustls::{SupportedProtocolVersion, version};
 
-use support::{Running, settings};
+use crate::support::{Running, settings};
 
 const BOTH: &[&SupportedProtocolVersion] = &[&version::TLS12, &version::TLS13];
 
@@ -47,7 +45,7 @@ fn start(chain: PathBuf, needs_tls13: bool) -> Running {
 
 fn connect(server: &Running) -> TcpStream {
     let stream = TcpStream::connect(server.admin.expect("an admin address")).expect("accepts");
-    stream.set_read_timeout(Some(support::PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(crate::support::PATIENCE)).expect("a timeout");
     stream
 }
 
@@ -166,7 +164,7 @@ fn trickling_handshakes_keep_nobody_out_and_do_not_delay_the_end() {
             drop(server);
             let _ = ended.send(());
         });
-        end.recv_timeout(support::PATIENCE).expect("the server ends while clients trickle");
+        end.recv_timeout(crate::support::PATIENCE).expect("the server ends while clients trickle");
     });
 }
 
@@ -179,7 +177,7 @@ fn a_trickling_handshake_comes_to_its_end() {
     let begin = Instant::now();
     // What arrives after the server has closed is answered by a reset.
     while stream.write_all(b"x").is_ok() {
-        assert!(begin.elapsed() < support::PATIENCE, "it trickles for ever");
+        assert!(begin.elapsed() < crate::support::PATIENCE, "it trickles for ever");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

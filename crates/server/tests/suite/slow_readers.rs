@@ -1,14 +1,13 @@
 //! Clients that ask and do not read: what they may cost, and which of them are closed.
 
-mod support;
-
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use amalgam_index::mercury::Mercury;
 use amalgam_server::Settings;
-use support::{Client, Running, raise_file_limit, settings};
+
+use crate::support::{Client, Running, raise_file_limit, settings};
 
 const MEMORY_BYTES: usize = 64 << 20;
 
@@ -41,7 +40,7 @@ fn greedy(server: &Running, requests: &str) -> Client<TcpStream> {
 }
 
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + support::PATIENCE;
+    let deadline = Instant::now() + crate::support::PATIENCE;
     while !is_so() {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::sleep(Duration::from_millis(10));

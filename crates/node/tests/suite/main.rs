@@ -1,0 +1,12 @@
+//! Nodes in this process, and membership in etcd.
+
+mod etcd;
+mod gateway;
+mod nodes;
+mod pipelined;
+#[path = "../../../amalgam/tests/support/etcd.rs"]
+mod process;
+#[path = "../../../server/tests/suite/support.rs"]
+mod support;
+#[path = "../../../server/tests/suite/texts.rs"]
+mod texts;
