@@ -453,22 +453,23 @@ impl<'s, S: Store> Worker<'s, S> {
         let counters = self.counters();
         let Some(datagrams) = self.datagrams.get_mut(position) else { return };
         counters.bytes_read.add(datagrams.receive(&mut self.slots));
-        if self.slots.is_empty() {
-            return;
+        let mut has_more = !self.slots.is_empty();
+        while has_more {
+            let mut context = BatchContext {
+                state: self.state,
+                worker: self.number,
+                index: &mut self.index,
+                counts: &mut self.counts,
+                sampler: &mut self.sampler,
+                recorder: &mut self.recorder,
+                turn: &mut self.turn_budget,
+                now: self.state.clock.begin_batch(self.number),
+                observer: Observer::new(self.state),
+            };
+            self.batch.run(&mut context, datagrams.inputs(), &mut self.slots);
+            self.state.clock.end_batch(self.number);
+            has_more = datagrams.has_more(&self.slots);
         }
-        let mut context = BatchContext {
-            state: self.state,
-            worker: self.number,
-            index: &mut self.index,
-            counts: &mut self.counts,
-            sampler: &mut self.sampler,
-            recorder: &mut self.recorder,
-            turn: &mut self.turn_budget,
-            now: self.state.clock.begin_batch(self.number),
-            observer: Observer::new(self.state),
-        };
-        self.batch.run(&mut context, datagrams.inputs(), &mut self.slots);
-        self.state.clock.end_batch(self.number);
         counters.publish(&mut self.counts);
         counters.bytes_written.add(datagrams.send(&mut self.slots));
     }

@@ -28,6 +28,10 @@ const MAX_ANSWER_BYTES: usize = LONGEST_BYTES;
 /// The answer in place of one that is longer than [`MAX_ANSWER_BYTES`].
 const TOO_LONG: &[u8] = b"SERVER_ERROR answer too long for UDP, use TCP\r\n";
 
+/// Rounds of a batch of datagrams, at most: a request that others must wait for ends a round. What
+/// is left after these is dropped.
+const MOST_ROUNDS: usize = 256;
+
 /// Datagrams sent by one system call.
 const SENT_AT_ONCE: usize = 64;
 
@@ -38,6 +42,9 @@ pub struct Datagrams {
     protocol: Option<Protocol>,
     buffer: Vec<u8>,
     received: Vec<Option<Datagram>>,
+    /// For each of these, bytes of its requests that need not be looked at again.
+    done_bytes: Vec<usize>,
+    rounds: usize,
     outputs: Vec<Vec<u8>>,
 }
 
@@ -46,7 +53,8 @@ impl Datagrams {
     /// None if the first byte of each tells it.
     pub fn new(socket: OwnedFd, protocol: Option<Protocol>) -> Self {
         let buffer = vec![0; DATAGRAMS * LONGEST_BYTES];
-        Self { socket, protocol, buffer, received: Vec::new(), outputs: Vec::new() }
+        let (received, done_bytes, outputs) = (Vec::new(), Vec::new(), Vec::new());
+        Self { socket, protocol, buffer, received, done_bytes, rounds: 0, outputs }
     }
 
     /// The socket, for registration with epoll.
@@ -71,13 +79,35 @@ impl Datagrams {
             slot.output_limit_bytes = MAX_ANSWER_BYTES + 1;
             slots.push(slot);
         }
+        self.rounds = 0;
+        self.done_bytes.clear();
+        self.done_bytes.resize(self.received.len(), 0);
         self.received.iter().flatten().map(|datagram| datagram.length as u64).sum()
     }
 
-    /// The requests, one for each slot; empty for a dropped datagram.
+    /// The requests of a round, one input for each slot; empty for a dropped datagram.
     pub fn inputs(&self) -> impl Iterator<Item = &[u8]> {
         let parts = self.buffer.chunks_exact(LONGEST_BYTES);
-        self.received.iter().zip(parts).map(|(datagram, part)| request(datagram, part).1)
+        let requests = self.received.iter().zip(parts).zip(&self.done_bytes);
+        requests.map(|((datagram, part), done)| {
+            request(datagram, part).1.get(*done..).unwrap_or_default()
+        })
+    }
+
+    /// Begins another round if requests are left, as behind a flush. Returns whether any are.
+    pub fn has_more(&mut self, slots: &[RequestSlot]) -> bool {
+        self.rounds += 1;
+        let mut has_more = false;
+        for (done, slot) in self.done_bytes.iter_mut().zip(slots) {
+            let goes_on = slot.protocol_state.has_unparsed_input
+                && slot.consumed > 0
+                && !slot.is_stalled
+                && !slot.is_full()
+                && !slot.is_closing;
+            has_more |= goes_on;
+            *done = if goes_on { *done + slot.consumed } else { usize::MAX };
+        }
+        has_more && self.rounds < MOST_ROUNDS
     }
 
     /// Sends the answers and removes the slots. Returns the number of bytes sent.

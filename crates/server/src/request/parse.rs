@@ -139,8 +139,8 @@ pub fn parse<'i, S: Store>(
                     at = span.start as usize;
                     slot.protocol_state.has_unparsed_input = true;
                     slot.protocol_state.awaits_report = true;
-                    // Datagrams do not wait: this one is dropped.
-                    slot.is_stalled = !slot.is_connection();
+                    // Datagrams do not wait: this one is dropped, or the rest if some is answered.
+                    slot.is_stalled = !slot.is_connection() && slot.output.is_empty();
                     break;
                 }
                 Command::Stats(_) => {

@@ -69,6 +69,31 @@ fn datagrams_are_answered() {
 }
 
 #[test]
+fn what_follows_a_flush_or_statistics_is_answered() {
+    let listen_udp = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    for requests_per_batch in [None, Some(1)] {
+        let listen_udp = listen_udp.clone();
+        let server = Running::start(Settings { listen_udp, requests_per_batch, ..settings(1) });
+        let socket = client(&server);
+        let ask = |id: u16, requests: &str| {
+            socket.send(&frame(id, requests.as_bytes())).unwrap();
+            String::from_utf8(answer(&socket, id)).unwrap()
+        };
+        let set = "set a 0 0 1\r\n1\r\n";
+        let found = "VALUE a 0 1\r\n1\r\nEND\r\n";
+        assert_eq!(ask(1, &format!("{set}flush_all\r\nget a\r\n")), "STORED\r\nOK\r\nEND\r\n");
+        let requests = format!("flush_all noreply\r\n{}{set}get a\r\n", "flush_all\r\n".repeat(20));
+        assert_eq!(ask(2, &requests), format!("{}STORED\r\n{found}", "OK\r\n".repeat(20)));
+        let statistics = ask(3, "get a\r\nstats\r\nget a\r\n");
+        assert!(statistics.starts_with(&format!("{found}STAT ")), "{statistics}");
+        assert!(statistics.ends_with(&format!("\r\nEND\r\n{found}")), "{statistics}");
+        assert_eq!(ask(4, "get a\r\nquit\r\nget a\r\n"), found);
+        // Half a request is left, for ever.
+        assert_eq!(ask(5, "stats reset\r\nget a\r\nget"), format!("RESET\r\n{found}"));
+    }
+}
+
+#[test]
 fn long_answers_take_several_datagrams() {
     let server = with_udp(1);
     let value: Vec<u8> = (0..30_000_u32).map(|number| (number % 251) as u8).collect();
