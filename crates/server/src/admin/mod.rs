@@ -8,7 +8,8 @@
 //!    answered after a pause.
 //! 3. It changes nothing: only GET and HEAD are allowed.
 //! 4. A client can occupy one of [`MAX_CONNECTIONS`] threads for a few seconds at most, and gives
-//!    way to new ones while its request is not complete. The handshake of TLS is part of that time.
+//!    way to new ones while its request is not complete, or its wrong password awaits an answer. The
+//!    handshake of TLS is part of that time.
 //! 5. If the address has certificates, nothing is read or answered in plaintext.
 
 mod history;
@@ -54,8 +55,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// The pause before a wrong password is answered, so that guessing takes time.
 const WRONG_PASSWORD_DELAY: Duration = Duration::from_secs(1);
 
-/// How often a pause checks whether the server shuts down.
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// How often a pause checks whether it is of no use any more.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The interval of the history.
 const TICK: Duration = Duration::from_secs(1);
@@ -76,6 +77,8 @@ struct Client {
     socket: TcpStream,
     /// Whether its request has arrived and is being answered.
     is_answered: AtomicBool,
+    /// Whether it was closed to make room for another.
+    is_closed: AtomicBool,
 }
 
 /// Whether a request may be answered.
@@ -122,6 +125,7 @@ fn admit(clients: &Clients, client: &Arc<Client>) -> bool {
         let is_waiting = |client: &Arc<Client>| !client.is_answered.load(Ordering::Relaxed);
         let Some(position) = clients.iter().position(is_waiting) else { return false };
         if let Some(oldest) = clients.remove(position) {
+            oldest.is_closed.store(true, Ordering::Relaxed);
             // Its thread wakes up and ends. Fails only if the client closed it already.
             let _ = oldest.socket.shutdown(Shutdown::Both);
         }
@@ -195,7 +199,8 @@ impl Admin {
                     }
                 };
                 let Ok(socket) = stream.try_clone() else { continue };
-                let client = Arc::new(Client { socket, is_answered: AtomicBool::new(false) });
+                let (is_answered, is_closed) = Default::default();
+                let client = Arc::new(Client { socket, is_answered, is_closed });
                 if !admit(&clients, &client) {
                     continue;
                 }
@@ -252,7 +257,7 @@ impl Admin {
         if let Ok(request) = &result
             && Access::of(request, state) == Access::Wrong
         {
-            self.pause(WRONG_PASSWORD_DELAY);
+            self.pause(client, WRONG_PASSWORD_DELAY);
         }
         client.is_answered.store(true, Ordering::Relaxed);
         let (response, is_head) = match result {
@@ -273,10 +278,11 @@ impl Admin {
         Ok(())
     }
 
-    /// Waits, but not for a server that shuts down.
-    fn pause(&self, time: Duration) {
+    /// Waits while the client is there and the server does not shut down.
+    fn pause(&self, client: &Client, time: Duration) {
         let end = Instant::now() + time;
-        while Instant::now() < end && !self.is_ending() {
+        let is_over = || self.is_ending() || client.is_closed.load(Ordering::Relaxed);
+        while Instant::now() < end && !is_over() {
             thread::sleep(POLL_INTERVAL);
         }
     }

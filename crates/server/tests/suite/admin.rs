@@ -1,6 +1,6 @@
 //! The admin address: its answers, its refusals, and its shutdown.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -116,6 +116,38 @@ fn all_but_the_health_needs_a_password_if_there_are_users() {
     }
     assert_eq!(get(&server, "/healthz").0, "HTTP/1.1 200 OK");
     assert_eq!(get(&server, "/readyz").0, "HTTP/1.1 200 OK");
+    std::fs::remove_file(path).expect("a file");
+}
+
+#[test]
+fn wrong_passwords_keep_nobody_out() {
+    /// More than anybody waits for, if each took the time of a wrong password.
+    const GUESSES: usize = 2_000;
+    let path = std::env::temp_dir().join(format!("amalgam-admin-guess-{}", std::process::id()));
+    std::fs::write(&path, "ann:secret\n").expect("a file");
+    let admin_users_file = Some(path.clone());
+    let server = Running::start(Settings { admin_users_file, ..with_admin() });
+    let address = server.admin.expect("an admin address");
+    let (ended, end) = std::sync::mpsc::channel();
+    let guessing = std::thread::spawn(move || {
+        let mut guesses = VecDeque::new();
+        for _ in 0..GUESSES {
+            let mut stream = TcpStream::connect(address).expect("accepts");
+            // The server may have closed it for another.
+            let _ = write!(stream, "GET / HTTP/1.1\r\nAuthorization: Basic YW5uOng=\r\n\r\n");
+            guesses.push_back(stream);
+            // Those that stay are more than are served at once.
+            if guesses.len() > 100 {
+                guesses.pop_front();
+            }
+        }
+        // The test may have failed.
+        let _ = ended.send(guesses);
+    });
+    let guesses = end.recv_timeout(crate::support::PATIENCE).expect("one gives way to the next");
+    assert_eq!(get(&server, "/healthz").0, "HTTP/1.1 200 OK");
+    drop(guesses);
+    guessing.join().expect("it is over");
     std::fs::remove_file(path).expect("a file");
 }
 
