@@ -8,7 +8,7 @@ pub const LEASE: Duration = Duration::from_secs(3);
 pub const ETCD_HOST: &str = "10.77.0.2";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What permits to move chunks from another machine.
-pub const OPERATOR_TOKEN: &str = "0123456789abcdef0123456789abcdef";
+pub const OPERATOR_TOKEN: &str = "0123456789abcdeffedcba9876543210";
 /// Of a disk that is not full.
 const DISK_BYTES: u64 = 1 << 30;
 
