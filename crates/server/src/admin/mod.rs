@@ -8,8 +8,8 @@
 //!    answered after a pause.
 //! 3. It changes nothing: only GET and HEAD are allowed.
 //! 4. A client can occupy one of [`MAX_CONNECTIONS`] threads for a few seconds at most, and gives
-//!    way to new ones while its request is not complete, or its wrong password awaits an answer. The
-//!    handshake of TLS is part of that time.
+//!    way to new ones while its request is not complete, or its wrong password awaits an answer.
+//!    The handshake of TLS is part of that time.
 //! 5. If the address has certificates, nothing is read or answered in plaintext.
 
 mod history;
