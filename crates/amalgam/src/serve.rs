@@ -11,8 +11,8 @@ use amalgam_bench::Usage;
 use amalgam_index::op::HashSeed;
 use amalgam_index::{Configuration, Engine, EngineVisitor, with_engine};
 use amalgam_server::{
-    ALL_ADDRESSES, ListenAddress, MEMCACHED_VERSION, Security, Server, Settings, WireProtocol,
-    port_file,
+    ALL_ADDRESSES, ListenAddress, MEMCACHED_VERSION, Security, Server, Settings, Verify,
+    WireProtocol, port_file,
 };
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -188,10 +188,12 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
     let defaults = Settings::default();
     let (memory_bytes, max_item_bytes) = sizes(options)?;
     check_ignored(options)?;
-    let has_users = options.shared.enable_sasl || options.shared.auth_file.is_some();
+    let shared = clients::settings(&options.shared, extended)?;
+    let needs_certificate = shared.tls.as_ref().is_some_and(|tls| tls.verify == Verify::Always);
     ensure!(
-        !has_users || options.udp_port.unwrap_or(0) == 0,
-        "UDP (-U) has no authentication: leave out -U, or -S and -Y"
+        shared.users_file.is_none() && !needs_certificate || options.udp_port.unwrap_or(0) == 0,
+        "UDP (-U) has no authentication: leave out -U, or what asks for it (-S, -Y, or -o \
+         ssl_verify_mode=2)"
     );
     let (listen, listen_udp) = listen(options)?;
     Ok(Settings {
@@ -219,7 +221,7 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         tunables: tunables(options, extended),
         memory_file: options.memory_file.clone(),
         is_under_test: called_as(&["memcached-debug"]),
-        ..clients::settings(&options.shared, extended)?
+        ..shared
     })
 }
 

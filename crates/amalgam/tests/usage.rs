@@ -38,6 +38,11 @@ fn wrong_usage_of_every_command_ends_with_2() {
         (&["serve", "-u", "root", "-f", "NaN"], "must be greater than 1"),
         (&["serve", "-u", "root", "-n", "0"], "-n must be greater than 0"),
         (&["serve", "-u", "root", "-N", "0"], "-N must be greater than 0"),
+        (&["serve", "-u", "root", "-Y", "x", "-U", "1"], "UDP (-U) has no authentication"),
+        (
+            &["serve", "-u", "root", "-Z", "-U", "1", "-o", "ssl_chain_cert=x,ssl_verify_mode=2"],
+            "UDP (-U) has no authentication",
+        ),
         (&["cluster", "node"], "--etcd"),
         (&["cluster", "node", "--etcd", "https://localhost:1"], "--etcd-ca"),
         (&["cluster", "node", "--etcd", "x", "--listen", "0.0.0.0:0"], "--advertise"),
