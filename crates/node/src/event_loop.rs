@@ -610,7 +610,8 @@ impl<S: ChunkStore> EventLoop<S> {
         let to = group.and_then(|group| group.answerer(self.me, hops > 0, self.next_relay));
         let Some(to) = to else { return };
         if self.relayed.len() >= RELAYED_MAX {
-            return;
+            // The oldest makes room: nobody answers it, or its client has asked again.
+            self.relayed.pop_first();
         }
         let number = self.next_relay;
         self.next_relay += 1;

@@ -1,9 +1,11 @@
-//! Clients whose frames never end.
+//! Clients that take more of a node than their share.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-use amalgam_cluster::wire::CLIENT_FRAME_BYTES_MAX;
+use amalgam_cluster::ids::{ChunkId, Creator};
+use amalgam_cluster::overlay::Message;
+use amalgam_cluster::wire::{CLIENT_FRAME_BYTES_MAX, FrameReader, Packet, encode_frame};
 use amalgam_index::model::Model;
 
 use super::*;
@@ -37,6 +39,48 @@ fn admitted(node: &RunningNode) -> TcpStream {
 fn is_open(mut stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).expect("an option");
     stream.read(&mut [0; 64]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+}
+
+/// A node forwards lookups of clients, and remembers whose they are until they are answered.
+#[test]
+fn lookups_that_nobody_answers_make_room_for_others() {
+    let membership: Arc<dyn Membership> = Arc::new(Embedded::new(3, 4, 600_000));
+    let nodes = ["one", "two"].map(|name| {
+        let name = name.to_owned();
+        let configuration = NodeConfiguration { name, threads: 1, ..NodeConfiguration::default() };
+        RunningNode::start::<Model>(&configuration, Arc::clone(&membership)).expect("it starts")
+    });
+    nodes.iter().for_each(|node| node.wait_until_ready(PATIENCE).expect("all is served"));
+    for node in &nodes {
+        let mut client = admitted(node);
+        let look_up = |token: u64, hops, creator| {
+            let creator = Creator::new(creator).expect("a creator");
+            let id = ChunkId::new(creator, 1 << 40).expect("an id that nobody owns");
+            let origin = node.peer();
+            let packet = Packet::Overlay(Message::LookUp { origin, token, id, hops });
+            let mut frame = Vec::new();
+            encode_frame(0, &packet, &mut frame).expect("it is short");
+            frame
+        };
+        // Forwarded too often, if the node does not lead the id's segment: nobody answers.
+        let lost = (0..80_000_u64).flat_map(|token| look_up(token, 200, token as u16 % 9_000));
+        client.write_all(&lost.collect::<Vec<u8>>()).expect("it reads");
+        let asked = (0..16_u16).map(|number| 1_000_000 + u64::from(number));
+        for (token, number) in asked.clone().zip(0..) {
+            client.write_all(&look_up(token, 0, number * 4_000)).expect("it reads");
+        }
+        let mut missing: Vec<u64> = asked.collect();
+        let (mut frames, mut buffer) = (FrameReader::default(), vec![0; 1 << 16]);
+        while !missing.is_empty() {
+            let count = client.read(&mut buffer).expect("it answers");
+            frames.feed(&buffer[..count]);
+            while let Some((_, packet)) = frames.next_frame().expect("a frame") {
+                if let Packet::Overlay(Message::Found { token, .. }) = packet {
+                    missing.retain(|one| *one != token);
+                }
+            }
+        }
+    }
 }
 
 #[test]
