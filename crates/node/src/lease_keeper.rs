@@ -40,6 +40,10 @@ const BEAT_MS_MIN: u64 = if cfg!(test) { 2_000 } else { 10_000 };
 pub const FINAL_TARGET: &str = "amalgam::end";
 /// Why a node stops that the coordinator no longer has as a member.
 const LEASE_ENDED: &str = "the lease ended";
+/// What is logged when the coordinator does not answer, and when the lease has ended by that.
+const UNANSWERED: &str = "the coordinator does not answer; the node serves until its lease ends";
+const EXPIRED: &str = "the lease ended, as the coordinator does not answer: until it does, the \
+                       node answers errors";
 /// Different proposals that wait to be submitted at most. The node repeats those that are dropped.
 const PROPOSALS_MAX: usize = 64;
 /// How long the keeper waits for the disk of the node's copy of the coordinator's state at a time.
@@ -159,7 +163,8 @@ fn leave(state: &NodeState, membership: &dyn Membership, me: Peer) {
 #[derive(Debug, Default)]
 struct Renewal {
     next_ms: u64,
-    has_warned: bool,
+    /// What was logged last about a coordinator that does not answer; empty if it answers.
+    complaint: &'static str,
     has_stood_still: bool,
 }
 
@@ -205,24 +210,30 @@ impl Renewal {
             Ok(()) => {
                 state.set_deadline_ms(sent_ms + lease_ms - margin_ms(lease_ms));
                 self.next_ms = sent_ms + lease_ms / KEEP_ALIVE_PARTS;
-                self.has_warned = false;
+                self.complaint = "";
             }
             Err(MembershipError::Refused(CoordinatorError::NoMember)) => {
                 return Err(LEASE_ENDED);
             }
             Err(error) => {
-                if !self.has_warned {
-                    let left_ms = state.deadline_ms().saturating_sub(boot_ms());
-                    log::warn!(
-                        error:%, left_ms;
-                        "the coordinator does not answer; the node serves until its lease ends"
-                    );
+                let left_ms = state.deadline_ms().saturating_sub(boot_ms());
+                if let Some(complaint) = self.complain(left_ms) {
+                    let is_final = complaint == EXPIRED;
+                    let target = if is_final { FINAL_TARGET } else { module_path!() };
+                    log::warn!(target: target, error:%, left_ms; "{complaint}");
                 }
-                self.has_warned = true;
                 self.next_ms = sent_ms + lease_ms / (4 * KEEP_ALIVE_PARTS);
             }
         }
         Ok(())
+    }
+
+    /// What to log about a coordinator that does not answer, once; `left_ms` is left of the lease.
+    fn complain(&mut self, left_ms: u64) -> Option<&'static str> {
+        let complaint = if left_ms == 0 { EXPIRED } else { UNANSWERED };
+        let is_new = self.complaint != complaint;
+        self.complaint = complaint;
+        is_new.then_some(complaint)
     }
 }
 
@@ -356,6 +367,18 @@ mod tests {
         let later_ms = begin_ms + LEASE_MS / 2 + LEASE_MS / 8;
         assert_eq!(renewal.renew(&state, &membership, me, later_ms), Ok(()));
         assert!(state.deadline_ms() > later_ms);
+    }
+
+    #[test]
+    fn the_end_of_a_lease_is_logged_though_the_coordinator_does_not_answer() {
+        let mut renewal = Renewal::default();
+        let complaints = [900, 300, 0, 0].map(|left_ms| renewal.complain(left_ms));
+        assert_eq!(complaints, [Some(UNANSWERED), None, Some(EXPIRED), None]);
+        // It answers, and falls silent again.
+        let (membership, me, state) = member(60_000);
+        state.beat(boot_ms());
+        assert_eq!(renewal.renew(&state, &membership, me, boot_ms()), Ok(()));
+        assert_eq!(renewal.complain(900), Some(UNANSWERED));
     }
 
     /// A super peer may propose more while the coordinator makes one change.
