@@ -42,6 +42,21 @@ fn open(connections: &[TcpStream]) -> usize {
     connections.iter().filter(|stream| is_open(stream)).count()
 }
 
+/// Clients of a cluster without a token are strangers too.
+#[test]
+fn clients_that_say_nothing_make_room() {
+    let arguments = ["cluster", "dev", "--nodes", "1", "--port", "0", "--threads", "1"];
+    let cluster = Running::start_with(&mut limited(&command(&arguments)));
+    let node = std::slice::from_ref(&cluster.nodes[0].0);
+    let connect = |_| ClusterClient::connect(node, "", 0).expect("it is admitted");
+    // More than it may keep open.
+    let idle: Vec<ClusterClient> = (0..FILES - 32).map(connect).collect();
+    let mut client = connect(0);
+    let chunk = client.create(b"a value").expect("it serves");
+    assert_eq!(client.get(chunk), Ok(b"a value".to_vec()));
+    drop(idle);
+}
+
 #[test]
 fn connections_that_prove_nothing_are_few() {
     let limit = getrlimit(Resource::Nofile).maximum;

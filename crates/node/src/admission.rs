@@ -5,7 +5,7 @@
 //! 1. At most [`UNAUTHENTICATED_MAX`] accepted connections are unauthenticated, and at most
 //!    [`PER_ADDRESS_MAX`] of those are from one address. The oldest one makes room: a handshake
 //!    takes a round trip, so an honest peer is rarely the oldest.
-//! 2. No accepted connection takes one of the last [`RESERVED_FILES`] descriptors: those are for
+//! 2. No accepted connection keeps one of the last [`RESERVED_FILES`] descriptors: those are for
 //!    the coordinator, the log and connections to other nodes.
 
 use std::cmp::Reverse;
@@ -76,7 +76,7 @@ impl Admission {
 }
 
 /// What counts as one address: of IPv6 the first 64 bits, since a host has all of the rest.
-fn network(address: IpAddr) -> IpAddr {
+pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         canonical => canonical,

@@ -66,6 +66,8 @@ pub struct Connection {
     pub charged_bytes: usize,
     /// Whether the other end sends nothing more.
     pub is_hung_up: bool,
+    /// When something came from the other end last, in [`crate::clock::boot_ms`]; 0 if nothing did.
+    pub heard_ms: u64,
 }
 
 impl Connection {
@@ -93,6 +95,7 @@ impl Connection {
             awaits_room: false,
             charged_bytes: 0,
             is_hung_up: false,
+            heard_ms: 0,
         }
     }
 

@@ -414,6 +414,7 @@ impl<S: ChunkStore> EventLoop<S> {
         match result {
             Ok(0) => self.close(number),
             Ok(count) => {
+                connection.heard_ms = boot_ms();
                 let result = match connection.is_secured() {
                     true => self.on_encrypted_bytes(number, &buffer[..count]),
                     false => self.on_bytes(number, &buffer[..count]),

@@ -1,6 +1,7 @@
 //! Connections that have proved nothing yet: how they are accepted, and how many are heard in a
 //! turn.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, TcpStream};
 use std::os::fd::AsRawFd;
@@ -10,7 +11,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
 use super::{EventLoop, LISTENER, READABLE};
-use crate::admission::is_reserved;
+use crate::admission::{is_reserved, network};
 use crate::clock::boot_ms;
 use crate::connection::{Connection, Role};
 use crate::handshake::Handshake;
@@ -23,14 +24,28 @@ pub(super) const HANDSHAKES_A_TURN: usize = 8;
 /// Pause of the listener after the system had no descriptor or memory left, in milliseconds.
 const ACCEPT_PAUSE_MS: u64 = 100;
 
+/// A connection whose descriptor is not reserved.
+fn unreserved(socket: TcpStream) -> io::Result<TcpStream> {
+    match is_reserved(socket.as_raw_fd()) {
+        true => Err(Errno::MFILE.into()),
+        false => Ok(socket),
+    }
+}
+
 impl<S: ChunkStore> EventLoop<S> {
     /// Accepts the connections that wait, but not all of very many.
     pub(super) fn accept(&mut self) {
         for _ in 0..ACCEPTED_MAX {
             match self.listener.accept() {
-                Ok((socket, _)) if is_reserved(socket.as_raw_fd()) => {
+                Ok((socket, from)) if is_reserved(socket.as_raw_fd()) => {
+                    self.pause_accepting("only reserved descriptors are left");
+                    // What was closed has left a descriptor that is not.
+                    let moved = socket.try_clone();
                     drop(socket);
-                    return self.pause_accepting("only reserved descriptors are left");
+                    if let Ok(socket) = moved.and_then(unreserved) {
+                        self.greet(socket, from.ip());
+                    }
+                    return;
                 }
                 Ok((socket, from)) => self.greet(socket, from.ip()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -46,18 +61,34 @@ impl<S: ChunkStore> EventLoop<S> {
     }
 
     /// Stops polling the listener for a while, which would only fail again at once, and closes a
-    /// connection that has proved nothing yet.
+    /// connection that has proved nothing yet, or a client if there is none.
     fn pause_accepting(&mut self, error: &str) {
         log::warn!(
             error, pause_ms = ACCEPT_PAUSE_MS;
             "no connection is accepted for a moment: raise the limit of open files (ulimit -n)"
         );
-        if let Some(number) = self.unauthenticated.oldest_of_most() {
+        let number = self.unauthenticated.oldest_of_most().or_else(|| self.quietest_client());
+        if let Some(number) = number {
             self.close(number);
         }
         if epoll::delete(&self.epoll, &self.listener).is_ok() {
             self.accepts_from_ms = Some(boot_ms() + ACCEPT_PAUSE_MS);
         }
+    }
+
+    /// The client that has been silent for the longest, of those from the address with most.
+    fn quietest_client(&self) -> Option<u64> {
+        let mut by_address: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (number, connection) in &self.connections {
+            if matches!(connection.role, Role::Client { .. })
+                && let Ok(from) = connection.socket.peer_addr()
+            {
+                let own = by_address.entry(network(from.ip())).or_default();
+                own.push((connection.heard_ms, *number));
+            }
+        }
+        let most = by_address.into_values().max_by_key(Vec::len)?;
+        most.into_iter().min().map(|(_, number)| number)
     }
 
     /// Polls the listener again.
