@@ -51,8 +51,10 @@ pub struct NodeSettings {
     pub overlay: OverlaySettings,
     /// Settings of the chunk service.
     pub chunks: ChunkSettings,
-    /// Whether the node claims partitions of the named ids. Requires: its store accepts items.
-    pub holds_items: bool,
+    /// The node claims every partition of the named ids whose number is a multiple of this: 1 in a
+    /// cluster, 0 if its store accepts no items. With more, only keys of these partitions have
+    /// owners, which is for simulations.
+    pub partition_step: u16,
     /// Memory for the cache of looked-up ranges, in bytes; at least
     /// [`crate::ranges::LIMIT_BYTES_MIN`].
     pub cache_bytes: usize,
@@ -130,7 +132,7 @@ impl<S: ChunkStore> Node<S> {
             locator: Locator::new(me, settings.overlay, settings.cache_bytes, supers),
             chunks: ChunkService::new(me, settings.chunks, store),
             client: Client::new(client, me),
-            rendezvous: settings.holds_items.then(RendezvousPlacement::default),
+            rendezvous: RendezvousPlacement::new(settings.partition_step),
             edits: BTreeMap::new(),
             lookups: BTreeMap::new(),
             replica_store: None,

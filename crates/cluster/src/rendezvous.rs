@@ -10,6 +10,8 @@
 //! 2. It claims only after the members were unchanged for a while, so that nodes that start
 //!    together share; and it repeats the claims, since a dead owner may be removed later.
 
+use std::num::NonZeroU16;
+
 use crate::hash::mix;
 use crate::ids::{COUNTER_BITS, Creator, IdRange, NodeId};
 use crate::overlay::View;
@@ -24,8 +26,10 @@ const RECLAIM_MS: u64 = 3_000;
 const MISPLACED_MS: u64 = 1_000;
 
 /// The placement state of one node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RendezvousPlacement {
+    /// The number of every partition with an owner is a multiple of this.
+    partition_step: NonZeroU16,
     members: Vec<NodeId>,
     /// When the next claims are due.
     next_claims_ms: u64,
@@ -64,6 +68,19 @@ fn pieces(ids: IdRange) -> impl Iterator<Item = IdRange> {
 }
 
 impl RendezvousPlacement {
+    /// For a node that claims partitions whose number is a multiple of `partition_step`; None if
+    /// this is 0.
+    pub fn new(partition_step: u16) -> Option<Self> {
+        Some(Self {
+            partition_step: NonZeroU16::new(partition_step)?,
+            members: Vec::new(),
+            next_claims_ms: 0,
+            is_done: false,
+            next_misplaced_ms: 0,
+            misplaced: Vec::new(),
+        })
+    }
+
     /// The partitions that `me` should claim now, without those that it `has` or has claimed.
     pub fn claims(
         &mut self,
@@ -83,7 +100,8 @@ impl RendezvousPlacement {
         let is_mine = |partition: &Creator| {
             preferred_owner(&self.members, *partition) == Some(me) && !has(*partition)
         };
-        Creator::partitions().filter(is_mine).collect()
+        let all = Creator::partitions().step_by(self.partition_step.get().into());
+        all.filter(is_mine).collect()
     }
 
     /// Up to `most` pieces of what `me` owns whose preferred owner is another node, with that node.
@@ -141,7 +159,7 @@ mod tests {
     fn partitions_are_shared_evenly_and_asked_for_once() {
         let (view, mut shares) = (view(5), Vec::new());
         for node in view.members.keys() {
-            let mut placement = RendezvousPlacement::default();
+            let mut placement = RendezvousPlacement::new(1).expect("it claims");
             let mut claims = |now_ms| placement.claims(*node, &view, now_ms, |_| false);
             assert!(claims(10).is_empty() && claims(SETTLE_MS).is_empty(), "members may change");
             shares.push(claims(SETTLE_MS + 10));
@@ -155,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_joining_node_claims_unowned_partitions_only() {
-        let mut placement = RendezvousPlacement::default();
+        let mut placement = RendezvousPlacement::new(1).expect("it claims");
         let me = NodeId::new(0).expect("a node");
         assert!(placement.claims(me, &view(1), 0, |_| true).is_empty());
         assert!(placement.claims(me, &view(1), SETTLE_MS, |_| true).is_empty());

@@ -437,7 +437,7 @@ impl RunningNode {
                 ..OverlaySettings::default()
             },
             chunks: ChunkSettings { evicts, ..limits.unwrap_or_default() },
-            holds_items: true,
+            partition_step: 1,
             cache_bytes: configuration.cache_bytes,
         };
         let copy = configuration.backups.as_ref().map(|backups| {

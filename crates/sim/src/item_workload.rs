@@ -11,7 +11,7 @@ use amalgam_cluster::chunks::{
     Action, ChunkError, ItemAnswer, ItemOp, ItemStore, ItemTime, ItemVerb, Response, StoreHead,
     StoreHost,
 };
-use amalgam_cluster::ids::{ChunkId, IdRange};
+use amalgam_cluster::ids::{ChunkId, IdRange, NAMED_FIRST};
 use amalgam_cluster::node::{NodeCommand, NodeSettings};
 use amalgam_cluster::overlay::Peer;
 use amalgam_cluster::replication::{RecoveredState, ReplicaStore};
@@ -28,6 +28,8 @@ use crate::random::Random;
 
 /// Number of keys of each kind: added, counted and set.
 const KEYS: u64 = 60;
+/// Nodes claim one partition of so many: with all, most of a run is about the others.
+const PARTITION_STEP: u16 = 63;
 /// Time between two ticks that is a pause.
 const PAUSE_MS: u64 = 100;
 /// Operations of a client in flight at most.
@@ -133,6 +135,15 @@ fn place(key: &[u8]) -> ChunkId {
     ChunkId::named(seed().hash(key))
 }
 
+/// The key that begins with a name and is of a partition that nodes claim.
+fn key(name: &str) -> String {
+    let is_claimed = |key: &String| {
+        let partition = place(key.as_bytes()).creator().get() - NAMED_FIRST;
+        partition.is_multiple_of(PARTITION_STEP)
+    };
+    (0..u32::MAX).map(|number| format!("{name}-{number}")).find(is_claimed).expect("one of many")
+}
+
 fn action(key: String, verb: ItemVerb) -> Action {
     let key = key.into_bytes();
     Action::Item { id: place(&key), op: Box::new(ItemOp { key, verb }) }
@@ -159,7 +170,7 @@ impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
     /// The keys with a number, one of each kind.
     pub fn keys(number: u64, observed: &Observations) -> Vec<String> {
         let set = REPLICATED.then(|| register(number, observed));
-        let keys = [format!("counter{number}"), format!("once{number}")];
+        let keys = [key(&format!("counter{number}")), key(&format!("once{number}"))];
         keys.into_iter().chain(set).collect()
     }
 
@@ -245,7 +256,7 @@ impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
         out: &mut Vec<NodeCommand>,
     ) {
         let Some(target) = random.pick(&observed.peers).copied() else { return };
-        let id = place(format!("counter{}", random.below(KEYS)).as_bytes());
+        let id = place(key(&format!("counter{}", random.below(KEYS))).as_bytes());
         let ids = if random.percent(30) { IdRange::single(id) } else { id.creator().ids() };
         let moves = self.node.migrate(ids, target, now_ms, out);
         observed.items.moves += u64::from(moves);
@@ -313,7 +324,7 @@ impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
 
 fn register(number: u64, observed: &Observations) -> String {
     let deleted = observed.items.deleted.get(&number).copied().unwrap_or(0);
-    format!("set{number}.{deleted}")
+    key(&format!("set{number}.{deleted}"))
 }
 
 /// Records a set, read or delete of a set key in the register's history.
@@ -370,7 +381,7 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
     type Store = ItemStore<ModelWorker<'static>, EvictedKeys>;
 
     fn open(settings: &mut NodeSettings, observed: &Observations) -> (Self, Self::Store) {
-        settings.holds_items = true;
+        settings.partition_step = PARTITION_STEP;
         settings.chunks.evicts =
             observed.evicts && observed.mutant != Mutant::DeletesOnlyWhatIsThere;
         if REPLICATED {
@@ -386,8 +397,7 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
         peer: Peer,
         observed: &mut Observations,
     ) -> Option<(ReplicaStore, RecoveredState)> {
-        // The store also logs the metadata of thousands of partitions.
-        REPLICATED.then(|| open_replica_store(peer, 256 << 10, observed))
+        REPLICATED.then(|| open_replica_store(peer, 32 << 10, observed))
     }
 
     fn observe(
@@ -497,13 +507,13 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
         }
         let (is_direct, is_added) = (random.percent(50), random.percent(50));
         let kind = if is_added { "once" } else { "counter" };
-        let number = host.choose(is_direct, random, |number| format!("{kind}{number}"));
+        let number = host.choose(is_direct, random, |number| key(&format!("{kind}{number}")));
         let action = if is_added {
             let value = host.peer.node.get().to_string().into_bytes();
-            action(format!("once{number}"), ItemVerb::Store(head(StoreMode::Add), value))
+            action(key(&format!("once{number}")), ItemVerb::Store(head(StoreMode::Add), value))
         } else {
             let arithmetic = Arithmetic { delta: 1, initial: Some(1), ..Arithmetic::default() };
-            action(format!("counter{number}"), ItemVerb::Arithmetic(arithmetic))
+            action(key(&format!("counter{number}")), ItemVerb::Arithmetic(arithmetic))
         };
         if let Action::Item { op, .. } = &action {
             *observed.items.unknown.entry(op.key.clone()).or_default() += 1;

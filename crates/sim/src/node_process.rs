@@ -186,7 +186,7 @@ impl<W: Workload> NodeProcess for WorkloadNode<W> {
             ..ChunkSettings::default()
         };
         let cache_bytes = LIMIT_BYTES_MIN;
-        let mut settings = NodeSettings { overlay, chunks, holds_items: false, cache_bytes };
+        let mut settings = NodeSettings { overlay, chunks, partition_step: 0, cache_bytes };
         let (workload, store) = W::open(&mut settings, observed);
         let client = ClientId(u64::from(peer.node.get()) << 32 | u64::from(peer.incarnation));
         let mut node = Node::new(peer, settings, supers, client, store);

@@ -22,7 +22,7 @@ fn check(world: &mut World<ItemNode>, seed: u64) {
 #[test]
 fn adds_are_stored_once_and_increments_count_once() {
     let (mut answered, mut keys, mut moves) = (0, 0, 0);
-    for seed in seeds(300, 2) {
+    for seed in seeds(300, 20) {
         let mut world: World<ItemNode> = World::new(seed, 4, FAULTS, Mutant::None);
         world.run(8_000);
         check(&mut world, seed);
@@ -32,13 +32,13 @@ fn adds_are_stored_once_and_increments_count_once() {
         moves += names.moves;
     }
     println!("{answered} operations, {keys} keys that were added, {moves} moves");
-    assert!(answered > 250 && keys > 30 && moves > 10, "the seeds reach too little");
+    assert!(answered > 2_500 && keys > 300 && moves > 100, "the seeds reach too little");
 }
 
 /// There are no backups, so a leaving node must hand over everything.
 #[test]
 fn a_leaving_node_hands_everything_over() {
-    for seed in seeds(600, 1) {
+    for seed in seeds(600, 10) {
         let mut world: World<ItemNode> = World::new(seed, 4, FAULTS, Mutant::None);
         world.run(5_000);
         for place in [1, 2] {
@@ -77,8 +77,7 @@ fn moves_that_do_not_wait_for_other_threads_are_noticed() {
         let observed = &world.observed;
         !(observed.wrong_answers.is_empty() && observed.items.violations().is_empty())
     };
-    // It is rare, so the search begins near the first seed that finds it.
-    let found = seeds(30, 70).find(finds);
+    let found = seeds(0, 100).find(finds);
     println!("found by seed {found:?}");
     assert!(found.is_some());
 }
@@ -98,11 +97,13 @@ fn cache() -> Scenario {
 /// Engines evict items, and nodes hear of most evictions.
 #[test]
 fn a_cache_shows_the_last_value_or_nothing() {
-    for seed in seeds(0, 2) {
+    let mut written = 0;
+    for seed in seeds(0, 40) {
         let run = Run::execute(seed, Mutant::None, &cache());
         assert_eq!(run.violations, Vec::<String>::new(), "seed {seed}");
-        assert!(run.acknowledged > 50, "seed {seed}: too little was written");
+        written += run.acknowledged;
     }
+    assert!(written > 40 * 100, "only {written} writes were acknowledged");
 }
 
 #[test]
