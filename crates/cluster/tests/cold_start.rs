@@ -153,7 +153,7 @@ impl World {
                 replication,
                 ..ChunkSettings::default()
             },
-            holds_items: false,
+            partition_step: 0,
             cache_bytes: LIMIT_BYTES_MIN,
         };
         let supers = self.coordinator.view().supers().collect();
