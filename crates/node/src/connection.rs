@@ -175,13 +175,14 @@ impl Connection {
         self.out.len() - self.sent + self.after_handshake.len() + encrypted
     }
 
-    /// Bytes that a client occupies; 0 for a node.
-    pub fn client_bytes(&mut self) -> usize {
+    /// Bytes that a client occupies, or a node that is no member; 0 for a member.
+    pub fn client_bytes(&mut self, is_member: impl Fn(Peer) -> bool) -> usize {
         match self.role {
-            Role::Client { .. } => {
+            Role::Unauthenticated(_) => 0,
+            Role::Peer(peer) if self.dialed.is_some() || is_member(peer) => 0,
+            Role::Client { .. } | Role::Peer(_) => {
                 self.frames.memory_bytes() + self.out.capacity() + self.encrypted.capacity()
             }
-            Role::Peer(_) | Role::Unauthenticated(_) => 0,
         }
     }
 

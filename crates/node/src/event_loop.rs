@@ -11,6 +11,8 @@
 //!    which their protocols repair, and clients are not read from.
 //! 3. All clients together occupy at most [`CLIENT_BYTES_MAX`] for frames that have not arrived
 //!    whole and answers that they have not taken; the one with most is closed if they need more.
+//!    Connections of nodes that are no members count as clients'; a member has opened one to this
+//!    node at a time.
 //! 4. The node is told the deadline of the lease before it sees the packets of a turn.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -370,7 +372,7 @@ impl<S: ChunkStore> EventLoop<S> {
     /// Charges what a connection occupies now, and closes clients while they occupy too much.
     fn charge(&mut self, number: u64) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
-        let bytes = connection.client_bytes();
+        let bytes = connection.client_bytes(|peer| self.snapshot.view.has(peer));
         self.client_bytes = self.client_bytes + bytes - connection.charged_bytes;
         connection.charged_bytes = bytes;
         while self.client_bytes > CLIENT_BYTES_MAX {
@@ -459,7 +461,7 @@ impl<S: ChunkStore> EventLoop<S> {
     /// Handles plaintext of a connection: the handshake first, frames once it is complete.
     fn on_bytes(&mut self, number: u64, bytes: &[u8]) -> Result<(), String> {
         let Some(connection) = self.connections.get_mut(&number) else { return Ok(()) };
-        let mut rest = Vec::new();
+        let (mut rest, mut accepted) = (Vec::new(), None);
         let bytes = match &mut connection.role {
             Role::Unauthenticated(handshake) => {
                 let mut out = Vec::new();
@@ -478,6 +480,7 @@ impl<S: ChunkStore> EventLoop<S> {
                     (_, Some(peer)) => {
                         connection.check_node().map_err(|error| error.to_string())?;
                         connection.authenticate(Role::Peer(peer), wire_version);
+                        accepted = Some(peer).filter(|_| connection.dialed.is_none());
                     }
                     (_, None) => {
                         connection.authenticate(Role::Client { is_operator }, wire_version);
@@ -489,7 +492,20 @@ impl<S: ChunkStore> EventLoop<S> {
             Role::Peer(_) | Role::Client { .. } => bytes,
         };
         connection.frames.feed(bytes);
+        if let Some(peer) = accepted {
+            self.close_earlier(number, peer);
+        }
         self.on_frames(number)
+    }
+
+    /// Closes the connection that a node had opened before this one: it has given that up.
+    fn close_earlier(&mut self, number: u64, peer: Peer) {
+        let is_earlier = |(other, connection): &(&u64, &Connection)| {
+            let is_its = matches!(connection.role, Role::Peer(of) if of == peer);
+            is_its && connection.dialed.is_none() && **other != number
+        };
+        let earlier = self.connections.iter().find(is_earlier).map(|(other, _)| *other);
+        earlier.into_iter().for_each(|other| self.close(other));
     }
 
     /// Handles a packet of a node, perhaps this one.

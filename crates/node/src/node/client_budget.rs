@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-use amalgam_cluster::ids::{ChunkId, Creator};
+use amalgam_cluster::ids::{ChunkId, Creator, NodeId};
 use amalgam_cluster::overlay::Message;
 use amalgam_cluster::wire::{CLIENT_FRAME_BYTES_MAX, FrameReader, Packet, encode_frame};
 use amalgam_index::model::Model;
@@ -19,10 +19,16 @@ const CLIENTS: usize = 2 * CLIENT_BYTES_MAX / CLIENT_FRAME_BYTES_MAX;
 
 /// A connection that is admitted as a client.
 fn admitted(node: &RunningNode) -> TcpStream {
+    admitted_as(node, None)
+}
+
+/// A connection that is admitted as a node's, or as a client's.
+fn admitted_as(node: &RunningNode, me: Option<Peer>) -> TcpStream {
     let mut stream = TcpStream::connect(node.address()).expect("it listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
-    let identity = Identity::new(0, None, &node.credentials);
+    let cluster = node.state.snapshot().cluster;
+    let identity = Identity::new(cluster, me, &node.credentials);
     let (mut out, mut buffer) = (Vec::new(), [0; 1_024]);
     let mut handshake = Handshake::start(identity, true, &mut out).expect("a nonce");
     loop {
@@ -33,6 +39,10 @@ fn admitted(node: &RunningNode) -> TcpStream {
             return stream;
         }
     }
+}
+
+fn nth(number: usize) -> NodeId {
+    NodeId::new(number as u16).expect("a node")
 }
 
 /// Whether the node has not closed a connection.
@@ -89,22 +99,33 @@ fn clients_with_frames_that_never_end_share_a_bound() {
     let configuration = NodeConfiguration { threads: 1, ..NodeConfiguration::default() };
     let node = RunningNode::start::<Model>(&configuration, membership).expect("it starts");
     node.wait_until_ready(PATIENCE).expect("all is served");
-    // A request, as far as its first bytes tell, of which the end does not come.
-    let length = CLIENT_FRAME_BYTES_MAX as u32;
-    let mut frame = [&length.to_le_bytes()[..], &[7; 8], &[3]].concat();
-    frame.resize(CLIENT_FRAME_BYTES_MAX - 100, 0);
-    let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| admitted(&node)).collect();
-    for client in &mut clients {
-        // The node may close it at any byte.
-        let _ = client.write_all(&frame);
+    let stranger = |number: usize| Peer { node: nth(number + 100), incarnation: 1 };
+    let member = node.peer();
+    // Clients, nodes that are no members, and connections in a member's name.
+    for (who, most, least) in [
+        (&(|_| None) as &dyn Fn(usize) -> Option<Peer>, CLIENTS / 2, CLIENTS / 4),
+        (&|number| Some(stranger(number)), CLIENTS / 2, CLIENTS / 4),
+        (&|_| Some(member), 1, 1),
+    ] {
+        // A request, or another packet, as far as its first bytes tell, of which the end does not
+        // come.
+        let length = CLIENT_FRAME_BYTES_MAX as u32;
+        let mut frame = [&length.to_le_bytes()[..], &[7; 8], &[3]].concat();
+        frame.resize(CLIENT_FRAME_BYTES_MAX - 100, 0);
+        let mut clients: Vec<TcpStream> =
+            (0..CLIENTS).map(|number| admitted_as(&node, who(number))).collect();
+        for client in &mut clients {
+            // The node may close it at any byte.
+            let _ = client.write_all(&frame);
+        }
+        let end = Instant::now() + PATIENCE;
+        let open = || clients.iter().filter(|client| is_open(client)).count();
+        while open() > most {
+            assert!(Instant::now() < end, "{} frames are kept", open());
+            std::thread::sleep(STOP_TICK);
+        }
+        assert!(open() >= least, "no more are closed than need be");
     }
-    let end = Instant::now() + PATIENCE;
-    let open = || clients.iter().filter(|client| is_open(client)).count();
-    while open() * frame.len() > CLIENT_BYTES_MAX {
-        assert!(Instant::now() < end, "{} frames are kept", open());
-        std::thread::sleep(STOP_TICK);
-    }
-    assert!(open() > CLIENTS / 4, "no more are closed than need be");
     let address = node.address().to_string();
     let mut client = ClusterClient::connect(&[address], "", 1 << 20).expect("it is admitted");
     let chunk = client.create(b"a value").expect("it serves");
