@@ -29,7 +29,7 @@ use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::node::{Node, NodeCommand};
 use amalgam_cluster::overlay::{self, Message, Peer, position};
 use amalgam_cluster::replication::ReplicaStore;
-use amalgam_cluster::wire::{Control, Packet, WIRE_VERSION};
+use amalgam_cluster::wire::{Control, NodeMemory, Packet, WIRE_VERSION};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
@@ -131,7 +131,7 @@ pub struct EventLoop<S> {
     to_send: BTreeSet<u64>,
     /// Bytes that the buffers of clients occupy.
     client_bytes: usize,
-    freed_memory: amalgam_server::FreedMemory,
+    resident_memory: amalgam_server::ResidentMemory,
     next_tick_ms: u64,
     next_refresh_ms: u64,
     counts: CachedCount<Counts>,
@@ -187,7 +187,7 @@ impl<S: ChunkStore> EventLoop<S> {
             own_replies: Vec::new(),
             to_send: BTreeSet::new(),
             client_bytes: 0,
-            freed_memory: Default::default(),
+            resident_memory: Default::default(),
             next_tick_ms: 0,
             next_refresh_ms: 0,
             counts: CachedCount::default(),
@@ -305,7 +305,8 @@ impl<S: ChunkStore> EventLoop<S> {
             self.next_refresh_ms = now_ms + REFRESH_MS;
             self.waiting.retain(|_, to| !to.is_late(now_ms));
             self.identity.refresh();
-            self.freed_memory.watch_allocator(Instant::now());
+            let NodeMemory { items, chunks, .. } = self.state.memory();
+            self.resident_memory.watch((items.used + chunks.used) as usize, Instant::now());
             let report = self.report();
             self.state.set_report(report);
         }

@@ -46,7 +46,7 @@ mod yielding;
 pub use amalgam_protocol::append_base64;
 pub use amalgam_tls::{Security, TlsSettings, Verify};
 pub use compat::MEMCACHED_VERSION;
-pub use connections::freed_memory::FreedMemory;
+pub use connections::freed_memory::ResidentMemory;
 pub use error::ServerError;
 pub use in_process::InProcessServer;
 pub use net::sockets::bind_listener;

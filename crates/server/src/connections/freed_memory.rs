@@ -4,6 +4,8 @@
 //! that filled the buffers' share, or the failover of a node, the process would keep that much for
 //! good.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::net::sys;
@@ -15,46 +17,97 @@ const WORTH_BYTES: usize = 16 << 20;
 /// soon used again would cost page faults.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// How often [`FreedMemory::watch_allocator`] looks at the allocator.
+/// How often [`ResidentMemory::watch`] looks.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Watches how many bytes buffers, or all of the heap, take. Used by one thread.
+/// The free memory that the allocator of a node may keep resident, in bytes; or 1/N of the resident
+/// bytes of which no use is known, if that is more.
+const UNUSED_BYTES: usize = 8 << 20;
+const UNUSED_PARTS: usize = 32;
+
+/// Watches how many bytes buffers take. Used by one thread.
 #[derive(Debug, Default)]
 pub struct FreedMemory {
     /// The most bytes since memory was last given back.
     most_bytes: usize,
     /// Since when less than half of it is used; None while more is.
     low_since: Option<Instant>,
-    /// When the allocator is looked at next.
-    next_look: Option<Instant>,
 }
 
-impl FreedMemory {
-    /// As [`Self::give_back`], of all that the process takes from the allocator: for a node, whose
-    /// failovers and catch-ups take several times what it needs otherwise. Does nothing where the C
-    /// library is not GNU's.
-    pub fn watch_allocator(&mut self, now: Instant) {
-        if self.next_look.is_none_or(|next| now >= next) {
-            self.next_look = Some(now + LOOK);
-            self.give_back(sys::allocated_bytes(), now);
+/// Watches the resident memory of a process, for a node: its failovers and catch-ups take several
+/// times what it needs otherwise, and may begin and end between two looks, so that what is in use
+/// at a look says little. Used by one thread.
+#[derive(Debug)]
+pub struct ResidentMemory {
+    /// When it is looked at next.
+    next_look: Option<Instant>,
+    /// The least resident bytes of which no use was known at any look since memory was last given
+    /// back, and right after that: stacks, and pieces between those in use, which giving back does
+    /// not change. `usize::MAX` before the first look. Relaxed: no other memory depends on it.
+    rest_bytes: Arc<AtomicUsize>,
+}
+
+impl Default for ResidentMemory {
+    fn default() -> Self {
+        Self { next_look: None, rest_bytes: Arc::new(AtomicUsize::new(usize::MAX)) }
+    }
+}
+
+impl ResidentMemory {
+    /// Gives free memory back to the system once more of it is resident than is worth keeping.
+    /// `elsewhere_bytes` are in use without having come from the allocator. Call it once a second
+    /// or more often. Does nothing where the C library is not GNU's: musl's keeps little.
+    pub fn watch(&mut self, elsewhere_bytes: usize, now: Instant) {
+        if !cfg!(target_env = "gnu") || self.next_look.is_some_and(|next| now < next) {
+            return;
+        }
+        self.next_look = Some(now + LOOK);
+        let Some(bytes) = unused_bytes(elsewhere_bytes) else { return };
+        if self.is_due(bytes) {
+            let rest_bytes = Arc::clone(&self.rest_bytes);
+            give_back(bytes, move || {
+                let rest = unused_bytes(elsewhere_bytes).unwrap_or(bytes);
+                rest_bytes.store(rest, Ordering::Relaxed);
+            });
         }
     }
 
+    /// Whether `unused`, the resident bytes of which no use is known, are worth giving back.
+    fn is_due(&self, unused: usize) -> bool {
+        let rest = self.rest_bytes.fetch_min(unused, Ordering::Relaxed).min(unused);
+        unused - rest >= UNUSED_BYTES.max(rest / UNUSED_PARTS)
+    }
+}
+
+/// Resident bytes that are neither in use by the allocator's count nor `elsewhere_bytes`; None if
+/// the system does not say.
+fn unused_bytes(elsewhere_bytes: usize) -> Option<usize> {
+    let resident_bytes = sys::anonymous_resident_bytes()?;
+    Some(resident_bytes.saturating_sub(sys::allocated_bytes() + elsewhere_bytes))
+}
+
+/// Gives free memory back to the system, and then calls `done`, in a thread: it takes up to a
+/// millisecond for each MiB, and the caller has others to serve. If there can be no thread, the
+/// memory stays until the next time.
+fn give_back(bytes: usize, done: impl FnOnce() + Send + 'static) {
+    let give_back = move || {
+        let begin = Instant::now();
+        sys::give_back_memory();
+        let ms = begin.elapsed().as_millis();
+        log::debug!(bytes, ms; "gave freed memory back to the system");
+        done();
+    };
+    let _ = std::thread::Builder::new().name("give back".into()).spawn(give_back);
+}
+
+impl FreedMemory {
     /// Gives free memory back to the system if much was freed and is not used again. Call it once a
     /// second or more often.
     pub fn give_back(&mut self, used_bytes: usize, now: Instant) {
         let freed = self.most_bytes.saturating_sub(used_bytes);
-        if !self.is_due(used_bytes, now) {
-            return;
+        if self.is_due(used_bytes, now) {
+            give_back(freed, || {});
         }
-        // It takes up to a millisecond for each MiB, and the caller has others to serve. If there
-        // can be no thread, the memory stays until the next time.
-        let give_back = move || {
-            sys::give_back_memory();
-            let ms = now.elapsed().as_millis();
-            log::debug!(freed, ms; "gave freed memory back to the system");
-        };
-        let _ = std::thread::Builder::new().name("give back".into()).spawn(give_back);
     }
 
     fn is_due(&mut self, used_bytes: usize, now: Instant) -> bool {
@@ -89,5 +142,38 @@ mod tests {
         assert!(!is_due(10, 7) && !is_due(10, 60), "once");
         assert!(!is_due(20, 61) && !is_due(0, 62) && is_due(0, 64), "half is much");
         assert!(!is_due(15, 65) && !is_due(0, 66) && !is_due(0, 70), "too little");
+    }
+    #[test]
+    fn what_a_node_does_not_use_goes_back_whenever_it_came() {
+        let memory = ResidentMemory::default();
+        let is_due = |mib: usize| memory.is_due(mib << 20);
+        let rest_is = |mib: usize| memory.rest_bytes.store(mib << 20, Ordering::Relaxed);
+        assert!(!is_due(20) && !is_due(27), "little more than ever");
+        assert!(is_due(28), "though nothing was seen to be freed");
+        rest_is(24);
+        assert!(!is_due(24) && !is_due(31) && is_due(32), "what stays is not tried for nothing");
+        rest_is(32);
+        assert!(!is_due(32) && !is_due(10) && !is_due(17) && is_due(18), "some was used again");
+        rest_is(640);
+        assert!(!is_due(659) && is_due(660), "a part of much");
+    }
+
+    /// The free pieces lie between others, and no look has seen them in use.
+    #[test]
+    #[cfg(target_env = "gnu")]
+    fn resident_memory_that_is_free_is_found_and_given_back() {
+        // Other tests use memory meanwhile, so it is tried more than once.
+        let is_given_back = (0..20).any(|_| {
+            let memory = ResidentMemory::default();
+            let unused = || unused_bytes(0).expect("the system says");
+            assert!(!memory.is_due(unused()));
+            let mut pieces: Vec<Vec<u8>> = (0..64_000).map(|_| vec![1; 1 << 10]).collect();
+            let kept: Vec<Vec<u8>> = pieces.drain(..).step_by(1_000).collect();
+            let before = unused();
+            let is_found = memory.is_due(before);
+            sys::give_back_memory();
+            is_found && unused() + (32 << 20) <= before && kept.len() == 64
+        });
+        assert!(is_given_back);
     }
 }

@@ -76,6 +76,15 @@ pub fn allocated_bytes() -> usize {
     0
 }
 
+/// Bytes of the process's own memory that are resident: of no file, and shared with nobody. None if
+/// the system does not say.
+pub fn anonymous_resident_bytes() -> Option<usize> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let mut pages = statm.split(' ').skip(1).map(|pages| pages.parse::<usize>().ok());
+    let (resident, shared) = (pages.next()??, pages.next()??);
+    Some(resident.saturating_sub(shared) * rustix::param::page_size())
+}
+
 /// Gives the memory that the allocator keeps free back to the system. Does nothing where the C
 /// library is not GNU's: musl keeps little.
 pub fn give_back_memory() {
