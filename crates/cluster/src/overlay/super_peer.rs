@@ -290,16 +290,21 @@ impl SuperPeer {
         }
     }
 
-    /// As a leader: tells new owners what they have to recover, as far as it is committed.
+    /// As a leader: tells new owners what they have to recover. Repeated until they have done so.
     fn send_failover_grants(&self, out: &mut Vec<OverlayCommand>) {
         for creator in self.catalog.creators_to_recover() {
-            if self.leads(position(creator)).is_none() || self.batches.contains_key(&creator) {
-                continue;
-            }
-            for grant in self.catalog.failover_grants(creator) {
-                let owner = grant.holders[0];
-                out.push(OverlayCommand::Send(owner, Message::GrantFailover(grant)));
-            }
+            self.send_grants_of(creator, out);
+        }
+    }
+
+    /// Tells the new owners of one creator's ids, as far as that is committed.
+    fn send_grants_of(&self, creator: Creator, out: &mut Vec<OverlayCommand>) {
+        if self.leads(position(creator)).is_none() || self.batches.contains_key(&creator) {
+            return;
+        }
+        for grant in self.catalog.failover_grants(creator) {
+            let owner = grant.holders[0];
+            out.push(OverlayCommand::Send(owner, Message::GrantFailover(grant)));
         }
     }
 
@@ -534,6 +539,10 @@ impl SuperPeer {
             }
         }
         self.start_batch(creator, out);
+        // Nobody serves the dead owner's ids meanwhile, so this does not wait for the next tick.
+        if batch.edits.iter().any(|edit| matches!(edit.change, Change::RemoveDead(_))) {
+            self.send_grants_of(creator, out);
+        }
     }
 
     /// As a member: applies the next batch of a leader.

@@ -1,6 +1,6 @@
 //! Requests that arrive at a super peer that is not responsible.
 
-use super::super::edit::ReplicaSet;
+use super::super::edit::{FailoverGrant, ReplicaSet};
 use super::super::proposal::Proposal;
 use super::super::view::Member;
 use super::*;
@@ -222,4 +222,43 @@ fn a_member_that_does_not_answer_becomes_no_super_peer() {
         probe(&mut own, round * 1_000, &[ASKER, OTHER]);
     }
     assert_eq!(promotes(&own), [OverlayCommand::Propose(Proposal::Promote(peer(ASKER)))]);
+}
+
+/// Nobody serves what a dead node owned until its successor knows.
+#[test]
+fn new_owners_are_told_as_soon_as_a_removal_is_committed() {
+    let mut own = super_peer();
+    let creator = Creator::from(peer(5).node);
+    let ids = IdRange::single(ChunkId::new(creator, 3).expect("an id"));
+    let set = ReplicaSet::new(peer(ASKER), &[peer(OTHER)]).expect("two nodes");
+    let (last_requests, to_recover) = Default::default();
+    own.catalog.install(&Snapshot {
+        creator,
+        version: Version { term: Term { number: 1, leader: peer(ME) }, sequence: 4 },
+        ranges: vec![Range { ids, placement: set.placement }],
+        last_requests,
+        incarnations: vec![peer(ASKER), peer(OTHER)],
+        to_recover,
+    });
+    let mut view = own.view.clone();
+    view.revision += 1;
+    view.members.remove(&peer(ASKER).node);
+    let mut out = Vec::new();
+    own.on_view(&view, &mut out);
+    own.on_tick(1_000, &mut out);
+    let version = out.iter().find_map(|command| match command {
+        OverlayCommand::Send(_, Message::Append { version, .. }) => Some(*version),
+        _ => None,
+    });
+    let version = version.expect("the removal");
+    let is_grant = |command: &OverlayCommand| {
+        matches!(command, OverlayCommand::Send(_, Message::GrantFailover(_)))
+    };
+    assert!(!out.iter().any(is_grant), "one of two members does not commit it");
+    let (epoch, source, holders) = (version.sequence, peer(ASKER), vec![peer(OTHER)]);
+    let grant = FailoverGrant { ids, epoch, source, holders };
+    assert_eq!(
+        answers(&mut own, OTHER, Message::Appended { creator, version }),
+        [OverlayCommand::Send(peer(OTHER), Message::GrantFailover(grant))]
+    );
 }
