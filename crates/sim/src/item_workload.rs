@@ -28,7 +28,7 @@ use crate::random::Random;
 
 /// Number of keys of each kind: added, counted and set.
 const KEYS: u64 = 60;
-/// Nodes claim one partition of so many: with all, most of a run is about the others.
+/// Nodes claim one partition of 63: with all 4,095, most of a run is about those without keys.
 const PARTITION_STEP: u16 = 63;
 /// Time between two ticks that is a pause.
 const PAUSE_MS: u64 = 100;
