@@ -31,8 +31,9 @@ pub(super) struct Takeover {
 pub(super) enum TakeoverStep {
     /// The coordinator must reserve the segment, so that earlier proposals are refused.
     Claiming,
-    /// A majority of every old group must promise and report its metadata. For each member: the
-    /// peer that speaks for it (itself or a later incarnation with all it had), and its report.
+    /// [`Group::witnesses`] of every old group must promise and report their metadata. For each
+    /// member: the peer that speaks for it (itself or a later incarnation with all it had), and its
+    /// report.
     Sealing(BTreeMap<Peer, (Peer, Vec<Summary>)>),
     /// Replicas to fetch, and their holders.
     Fetching(BTreeMap<Creator, (Summary, Peer)>),
@@ -81,8 +82,8 @@ impl Takeover {
         Proposal::Regroup { segment: self.segment, group, replaces: self.replaces.clone() }
     }
 
-    /// The latest replica of each creator and its holder, once majorities have promised; None
-    /// before.
+    /// The latest replica of each creator and its holder, once [`Group::witnesses`] have promised;
+    /// None before.
     pub(super) fn furthest(&self) -> Option<BTreeMap<Creator, (Summary, Peer)>> {
         let TakeoverStep::Sealing(sealed) = &self.step else { return None };
         let mut furthest: BTreeMap<Creator, (Summary, Peer)> = BTreeMap::new();
@@ -90,7 +91,7 @@ impl Takeover {
             let promised = group.members.iter().filter_map(|member| sealed.get(member));
             let promised: Vec<_> = promised.collect();
             // A part that no group held has no metadata.
-            if promised.len() < group.majority() && !group.members.is_empty() {
+            if promised.len() < group.witnesses() && !group.members.is_empty() {
                 return None;
             }
             for (holder, held) in promised {
@@ -103,5 +104,40 @@ impl Takeover {
             }
         }
         Some(furthest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::NodeId;
+
+    fn peer(number: u16) -> Peer {
+        Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 }
+    }
+
+    /// Of an even number half are enough, so that of two nodes one may be gone for good.
+    #[test]
+    fn a_takeover_waits_until_every_majority_has_one_who_promised() {
+        for (members, needed) in [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3)] {
+            let term = Term { number: 1, leader: peer(0) };
+            let group = Group { term, members: (0..members).map(peer).collect() };
+            assert!(group.majority() + needed > group.members.len());
+            let mut takeover = Takeover {
+                segment: RingSegment { first: 0, last: 0 },
+                claim: term,
+                term,
+                members: vec![peer(9)],
+                replaces: vec![(0..1, group)],
+                without_metadata: BTreeSet::new(),
+                has_reported: false,
+                step: TakeoverStep::Sealing(BTreeMap::new()),
+            };
+            for number in 0..needed {
+                assert!(takeover.furthest().is_none(), "{number} of {members}");
+                takeover.credit((peer(number as u16), 1), &[]);
+            }
+            assert!(takeover.furthest().is_some(), "{needed} of {members}");
+        }
     }
 }

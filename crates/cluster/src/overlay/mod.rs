@@ -10,10 +10,11 @@
 //! Primary-Backup Replication, PODC 2009): a reconfiguration master (the coordinator, which is etcd
 //! in a cluster) decides the groups, and within a group a majority commits. The leader orders the
 //! edits of each creator in batches, and answers a batch when a majority of the group holds it. A
-//! new leader first reserves its segment at the master, has a majority of each old group promise to
-//! accept nothing of earlier terms, takes the latest replica of each creator, installs it at a
-//! majority of its own group, and then has the master activate its group in place of the old ones.
-//! So the next leader's catalog holds every batch that was answered.
+//! new leader first reserves its segment at the master, has enough of each old group promise to
+//! accept nothing of earlier terms that no majority is without one of them, takes their latest
+//! replica of each creator, installs it at a majority of its own group, and then has the master
+//! activate its group in place of the old ones. So the next leader's catalog holds every batch that
+//! was answered.
 //!
 //! Why this is not a Raft library (raft-rs was considered):
 //! - Membership and leadership follow from the ring in etcd: each super peer leads its own segment.

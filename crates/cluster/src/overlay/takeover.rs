@@ -4,7 +4,8 @@
 //! active, and the later term wins. So an attempt first reserves the segment: from then on no
 //! earlier proposal for the segment can become active, and until a later reservation the groups are
 //! those that the attempt asks. Hence (invariant 2 of the overlay) metadata stamped later than the
-//! active group came from a majority of that group, which had promised to follow no other leader.
+//! active group came from members of that group who had promised to follow no other leader, and of
+//! whom every majority has one: whatever was committed is there, and no more will be.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -206,8 +207,8 @@ impl SuperPeer {
         }
     }
 
-    /// The latest replica of a creator among a majority holds all that was committed: two
-    /// majorities of a group share a member, and that one promised only afterwards.
+    /// The latest replica of a creator among those who promised holds all that was committed: each
+    /// majority of the group has one of them, who promised only afterwards.
     fn fetch_if_sealed(&mut self, out: &mut Vec<OverlayCommand>) {
         let Some(takeover) = &mut self.takeover else { return };
         let Some(furthest) = takeover.furthest() else { return };

@@ -51,6 +51,11 @@ impl Group {
         majority(self.members.len())
     }
 
+    /// The fewest members of which every majority has one: half of an even number.
+    pub fn witnesses(&self) -> usize {
+        self.members.len() + 1 - self.majority()
+    }
+
     /// Whom `me` sends a lookup to: the leader or, if it is a repeated one, a follower, itself if
     /// it is one. `number` differs from lookup to lookup, so that another follower is asked each
     /// time.

@@ -1,5 +1,5 @@
-//! What the world's faults spare, since its durability is promised: a majority of each group, and
-//! one replica of each range.
+//! What the world's faults spare, since its durability is promised: members of each group of which
+//! every majority has one, and one replica of each range.
 
 use amalgam_cluster::overlay::Peer;
 
@@ -23,8 +23,8 @@ impl<P: NodeProcess> World<P> {
         !self.unrecovered.is_empty()
     }
 
-    /// Whether a majority of every group runs, and a backup of every range, whose log has
-    /// everything. The owner's state is only in memory.
+    /// Whether enough of every group run, and a backup of every range, whose log has everything.
+    /// The owner's state is only in memory.
     pub(super) fn is_backed_up(&self) -> bool {
         let runs = |peer: &&Peer| self.runs(**peer);
         let truth = self.observed.oracle.truth();
@@ -36,7 +36,7 @@ impl<P: NodeProcess> World<P> {
         let mut asked = self.pending_sets.iter();
         asked.all(|((_, request), peers)| is_old(request.peer) || has_backup(peers))
             && groups
-                .all(|(_, group)| group.members.iter().filter(runs).count() >= group.majority())
+                .all(|(_, group)| group.members.iter().filter(runs).count() >= group.witnesses())
             && truth
                 .summaries()
                 .all(|summary| truth.replica_sets(summary.creator).all(|peers| has_backup(&peers)))
@@ -64,8 +64,8 @@ impl<P: NodeProcess> World<P> {
         self.rotting_node != Some(peer.node) && self.runs(peer)
     }
 
-    /// Whether without this node a group would lose its running majority, or a range the last
-    /// member of its committed replica set or of one that may be committed. The members of a
+    /// Whether without this node a group would have too few that run, or a range would lose the
+    /// last member of its committed replica set or of one that may be committed. The members of a
     /// smaller set count alone once it has been asked for.
     pub(super) fn is_needed(&mut self, peer: Peer) -> bool {
         let truth = self.observed.oracle.truth();
@@ -84,7 +84,7 @@ impl<P: NodeProcess> World<P> {
         self.spares_last_holder && is_last
             || self.view().groups.iter().any(|(_, group)| {
                 group.members.contains(&peer)
-                    && group.members.iter().filter(runs).count() < group.majority()
+                    && group.members.iter().filter(runs).count() < group.witnesses()
             })
     }
 }
