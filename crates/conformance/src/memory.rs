@@ -5,7 +5,7 @@ use amalgam_op::{HashSeed, Now, Outcome, StoreMode};
 
 use crate::harness::{Random, Session, configuration, effort, open, stored, with_maintenance};
 
-const LIMIT: usize = 16 << 20;
+const LIMIT: usize = 32 << 20;
 
 fn settings(evicts: bool) -> Configuration {
     Configuration { memory_bytes: LIMIT, evicts, workers: 4, ..configuration() }
