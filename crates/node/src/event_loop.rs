@@ -364,9 +364,6 @@ impl<S: ChunkStore> EventLoop<S> {
         if let Some(connection) = self.connections.remove(&number) {
             self.interrupt_round_trip(&connection);
             self.client_bytes -= connection.charged_bytes;
-            if matches!(connection.role, Role::Peer(_)) {
-                self.state.set_lost_peer_ms(boot_ms());
-            }
             if let Some(peer) = connection.dialed {
                 self.dialed.remove(&peer);
             }

@@ -44,14 +44,6 @@ const LEASE_ENDED: &str = "the lease ended";
 const UNANSWERED: &str = "the coordinator does not answer; the node serves until its lease ends";
 const EXPIRED: &str = "the lease ended, as the coordinator does not answer: until it does, the \
                        node answers errors";
-/// The least pause between two looks for a new snapshot while members change, and what each member
-/// adds to it, in milliseconds: all nodes together ask the coordinator 250 times a second.
-const BUSY_POLL_MS: u64 = 20;
-const BUSY_POLL_MS_A_MEMBER: u64 = 4;
-/// How long members count as changing after a new snapshot, and after the last moment at which the
-/// lease of a node can end whose connection broke, in milliseconds. etcd looks for ended leases
-/// twice a second.
-const BUSY_MS: u64 = 1_000;
 /// Different proposals that wait to be submitted at most. The node repeats those that are dropped.
 const PROPOSALS_MAX: usize = 64;
 /// How long the keeper waits for the disk of the node's copy of the coordinator's state at a time.
@@ -75,21 +67,6 @@ fn beat_ms(lease_ms: u64) -> u64 {
 /// The pause between two renewals of a lease.
 pub fn keep_alive_pause(lease_ms: u64) -> Duration {
     Duration::from_millis(lease_ms / KEEP_ALIVE_PARTS)
-}
-
-/// The pause until the next look for a new snapshot, in milliseconds. `lost_peer_ms` is when a
-/// connection to another node last broke, `changed_ms` when the last new snapshot came; 0 if never.
-fn poll_pause_ms(
-    usual_ms: u64,
-    members: usize,
-    (now_ms, lease_ms): (u64, u64),
-    (lost_peer_ms, changed_ms): (u64, u64),
-) -> u64 {
-    let is_after = |since_ms: u64, ms: u64| since_ms > 0 && now_ms < since_ms + ms + BUSY_MS;
-    match is_after(lost_peer_ms, lease_ms) || is_after(changed_ms, 0) {
-        true => usual_ms.min(BUSY_POLL_MS.max(members as u64 * BUSY_POLL_MS_A_MEMBER)),
-        false => usual_ms,
-    }
 }
 
 /// Runs `act`, which may take longer than the lease of a node that does not serve yet, and renews
@@ -135,8 +112,7 @@ pub fn keep_lease(
     proposals: &Receiver<Proposal>,
     mut copy: Option<StateWriter<Arc<Snapshot>>>,
 ) {
-    let (usual_ms, lease_ms) = (membership.poll_ms(), membership.lease_ms());
-    let (mut known, mut changed_ms) = (state.snapshot(), 0);
+    let poll = Duration::from_millis(membership.poll_ms());
     let mut renewal = Renewal::default();
     let mut waiting = VecDeque::new();
     while !state.is_stopping() {
@@ -154,15 +130,7 @@ pub fn keep_lease(
             }
             return;
         }
-        let snapshot = state.snapshot();
-        if !Arc::ptr_eq(&snapshot, &known) {
-            (known, changed_ms) = (snapshot, now_ms);
-        }
         if waiting.is_empty() {
-            let changes = (state.lost_peer_ms(), changed_ms);
-            let members = known.view.members.len();
-            let pause_ms = poll_pause_ms(usual_ms, members, (now_ms, lease_ms), changes);
-            let poll = Duration::from_millis(pause_ms);
             match proposals.recv_timeout(poll) {
                 Ok(proposal) => waiting.push_back(proposal),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -411,17 +379,6 @@ mod tests {
         state.beat(boot_ms());
         assert_eq!(renewal.renew(&state, &membership, me, boot_ms()), Ok(()));
         assert_eq!(renewal.complain(900), Some(UNANSWERED));
-    }
-
-    #[test]
-    fn snapshots_are_looked_for_more_often_while_members_come_and_go() {
-        let poll = |members, now_ms, changes| poll_pause_ms(100, members, (now_ms, 3_000), changes);
-        assert_eq!(poll(5, 500, (0, 0)), 100, "nothing has happened");
-        // Until the lease of a lost node has certainly ended, and a second after each change.
-        assert_eq!([10_001, 13_999, 14_000].map(|now| poll(5, now, (10_000, 0))), [20, 20, 100]);
-        assert_eq!([10_001, 10_999, 11_000].map(|now| poll(5, now, (0, 10_000))), [20, 20, 100]);
-        assert_eq!([5, 10, 25, 1_000].map(|members| poll(members, 2, (1, 1))), [20, 40, 100, 100]);
-        assert_eq!(poll_pause_ms(10, 5, (2, 3_000), (1, 1)), 10, "never less often");
     }
 
     /// A super peer may propose more while the coordinator makes one change.

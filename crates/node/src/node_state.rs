@@ -27,8 +27,6 @@ pub struct NodeState {
     /// Since when the log's thread works on one command, in [`crate::clock::boot_ms`]; 0 while it
     /// has none.
     log_busy_since_ms: AtomicU64,
-    /// When a connection to another node last broke, in [`crate::clock::boot_ms`]; 0 before that.
-    lost_peer_ms: AtomicU64,
     /// Whether the event loop is to look at the snapshot and the flags before the next tick is due.
     is_tick_due: AtomicBool,
     is_stopping: AtomicBool,
@@ -63,7 +61,6 @@ impl NodeState {
             has_loop_ended: AtomicBool::new(false),
             beat_ms: AtomicU64::new(boot_ms()),
             log_busy_since_ms: AtomicU64::new(0),
-            lost_peer_ms: AtomicU64::new(0),
             is_tick_due: AtomicBool::new(false),
             memory: Mutex::default(),
             report: Mutex::default(),
@@ -108,16 +105,6 @@ impl NodeState {
     /// The log's thread begins a command at this time, or has none (0).
     pub fn set_log_busy_since_ms(&self, since_ms: u64) {
         self.log_busy_since_ms.store(since_ms, Ordering::Release);
-    }
-
-    /// A connection to another node broke: it may be dead, which only the end of its lease proves.
-    pub fn set_lost_peer_ms(&self, now_ms: u64) {
-        self.lost_peer_ms.store(now_ms, Ordering::Release);
-    }
-
-    /// When a connection to another node last broke, in [`crate::clock::boot_ms`]; 0 before that.
-    pub fn lost_peer_ms(&self) -> u64 {
-        self.lost_peer_ms.load(Ordering::Acquire)
     }
 
     /// How long the log's thread has worked on one command, in milliseconds.
