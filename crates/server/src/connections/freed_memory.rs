@@ -143,6 +143,7 @@ mod tests {
         assert!(!is_due(20, 61) && !is_due(0, 62) && is_due(0, 64), "half is much");
         assert!(!is_due(15, 65) && !is_due(0, 66) && !is_due(0, 70), "too little");
     }
+
     #[test]
     fn what_a_node_does_not_use_goes_back_whenever_it_came() {
         let memory = ResidentMemory::default();
