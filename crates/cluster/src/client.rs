@@ -29,10 +29,11 @@ const TRIES_MAX: u32 = 1_000;
 /// Time after which an operation is not tried again, unless [`Client::set_patience`] says
 /// otherwise; longer than failover takes.
 const PATIENCE_MS: u64 = 30_000;
-/// The circuit breaker: once an operation was given up because owners refused it or its owner was
-/// not found, others in that state are given up after this time, for [`BREAKER_OPEN_MS`]: waiting
-/// has been shown not to help. Only for clients whose patience was set.
-const BREAKER_PATIENCE_MS: u64 = 20;
+/// The circuit breaker of a node: once an operation was given up that this node had refused, others
+/// that it refuses are given up after this time, for [`BREAKER_OPEN_MS`] or until it answers one of
+/// them: waiting has been shown not to help. Longer than [`PAUSE_MS`], so that each is tried again.
+/// Only for clients whose patience was set.
+const BREAKER_PATIENCE_MS: u64 = 30;
 const BREAKER_OPEN_MS: u64 = 1_000;
 /// Retries without a pause. A new owner that does not know of its ownership yet, as after a crash,
 /// would otherwise be asked again as fast as messages travel.
@@ -78,6 +79,9 @@ struct PendingOperation {
     /// The only node that may create this operation's chunk: a second one might create a second
     /// chunk.
     creator: Option<Peer>,
+    /// The node that refused the last try, or could not be reached; None if the operation waits for
+    /// its owner to be found.
+    refused_by: Option<Peer>,
     /// Tries that were sent and not refused: any of them may be executed.
     unrefused: u32,
     /// When the operation began, and its deadline.
@@ -118,8 +122,9 @@ pub struct Client {
     statistics: ClientStatistics,
     /// Time after which an operation is given up.
     patience_ms: u64,
-    /// Until when operations whose owner refuses or is not found are given up early.
-    breaker_open_until_ms: u64,
+    /// Until when operations are given up early that wait for these nodes, or, under None, for their
+    /// owner to be found.
+    breakers: BTreeMap<Option<Peer>, u64>,
 }
 
 /// An operation's number and its result.
@@ -139,7 +144,7 @@ impl Client {
             pending: BTreeMap::new(),
             statistics: ClientStatistics::default(),
             patience_ms: PATIENCE_MS,
-            breaker_open_until_ms: 0,
+            breakers: BTreeMap::new(),
         }
     }
 
@@ -201,6 +206,7 @@ impl Client {
             state,
             tries: 0,
             creator: None,
+            refused_by: None,
             unrefused: 0,
             began_ms: now_ms,
             until_ms: now_ms + self.patience_ms,
@@ -312,7 +318,7 @@ impl Client {
             if pending.tries >= TRIES_MAX || now_ms >= pending.until_ms {
                 let is_asked = matches!(pending.state, OperationState::Asked { .. });
                 if !is_asked && self.patience_ms < PATIENCE_MS {
-                    self.breaker_open_until_ms = now_ms + BREAKER_OPEN_MS;
+                    self.breakers.insert(pending.refused_by, now_ms + BREAKER_OPEN_MS);
                 }
                 self.give_up(number, completions);
                 continue;
@@ -344,6 +350,7 @@ impl Client {
                 continue;
             };
             if *to == node {
+                pending.refused_by = Some(node);
                 locator.forget(IdRange::single(id));
                 pending.state = match pending.tries <= PROMPT_TRIES {
                     true => OperationState::Locating(locator.look_up(id, now_ms, commands)),
@@ -384,19 +391,21 @@ impl Client {
         }
     }
 
-    /// Gives up the operations that are refused, or whose owner is not found, for as long as
-    /// waiting has not helped others.
+    /// Gives up the operations that wait for a node for which waiting has not helped others.
     fn give_up_while_open(&mut self, now_ms: u64, completions: &mut Vec<Completion>) {
-        if now_ms >= self.breaker_open_until_ms {
+        self.breakers.retain(|_, until_ms| now_ms < *until_ms);
+        if self.breakers.is_empty() {
             return;
         }
         let is_late = |pending: &PendingOperation| {
             let waits = !matches!(pending.state, OperationState::Asked { .. });
-            waits && now_ms >= pending.began_ms + BREAKER_PATIENCE_MS
+            let is_open = || self.breakers.contains_key(&pending.refused_by);
+            waits && now_ms >= pending.began_ms + BREAKER_PATIENCE_MS && is_open()
         };
         let late = self.pending.iter().filter(|(_, pending)| is_late(pending));
-        for number in late.map(|(number, _)| *number).collect::<Vec<_>>() {
-            self.breaker_open_until_ms = now_ms + BREAKER_OPEN_MS;
+        let late = late.map(|(number, pending)| (*number, pending.refused_by));
+        for (number, refused_by) in late.collect::<Vec<_>>() {
+            self.breakers.insert(refused_by, now_ms + BREAKER_OPEN_MS);
             self.give_up(number, completions);
         }
     }
@@ -469,6 +478,7 @@ impl Client {
                 // A session is opened along with an operation, which has its own answer.
                 Ok(Response::Session) => {}
                 Err(ChunkError::Moved(_) | ChunkError::Outdated | ChunkError::Restarted(_)) => {
+                    pending.refused_by = Some(from);
                     pending.unrefused = pending.unrefused.saturating_sub(1);
                     if let (Some(id), OperationState::Asked { .. }) =
                         (pending.action.id(), &pending.state)
@@ -491,12 +501,16 @@ impl Client {
                     pending.state = OperationState::Paused { until_ms: now_ms };
                 }
                 Err(ChunkError::Retry | ChunkError::Busy | ChunkError::Unavailable) => {
+                    pending.refused_by = Some(from);
                     pending.unrefused = pending.unrefused.saturating_sub(1);
                     if matches!(pending.state, OperationState::Asked { .. }) {
                         pending.state = OperationState::Paused { until_ms: now_ms + PAUSE_MS };
                     }
                 }
                 result => {
+                    if pending.refused_by == Some(from) {
+                        self.breakers.remove(&Some(from));
+                    }
                     self.pending.remove(&number);
                     self.statistics.answered += 1;
                     completions.push((number, result));
@@ -590,6 +604,43 @@ mod tests {
             let expected = if is_sent { ChunkError::Unknown } else { ChunkError::Unavailable };
             assert_eq!(completions.pop(), Some((number, Err(expected))));
         }
+    }
+
+    /// While one node cannot answer for what it has to take over, another may need a moment for a
+    /// range that moves.
+    #[test]
+    fn only_operations_of_a_node_that_waiting_does_not_help_end_early() {
+        let [failing, sound] = [0, 1]
+            .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
+        let mut locator = Locator::new(sound, OverlaySettings::default(), 1 << 16, vec![sound]);
+        let mut client = Client::new(ClientId(1), sound);
+        client.set_patience(1_000);
+        // Creates at `home`, which refuses `refusals` times. Returns when it ended, and how.
+        let mut create = |home, mut now_ms, refusals| {
+            let (mut commands, mut asked, mut done) = (Vec::new(), Vec::new(), Vec::new());
+            client.set_home(home);
+            let action = Action::Create(Vec::new());
+            let number = client.submit(action, &mut locator, now_ms, &mut commands, &mut asked);
+            let mut refused = 0;
+            while done.is_empty() {
+                for (to, _) in std::mem::take(&mut asked) {
+                    let is_refused = refused < refusals;
+                    refused += u32::from(is_refused);
+                    let answer = if is_refused { Err(ChunkError::Busy) } else { Ok(Response::Ok) };
+                    let reply = vec![(number, answer)];
+                    client.on_reply(to, reply, &mut locator, now_ms, &mut commands, &mut done);
+                }
+                now_ms += 10;
+                client.on_tick(&mut locator, now_ms, &mut commands, &mut asked, &mut done);
+            }
+            (now_ms, done.remove(0).1)
+        };
+        let (given_up, answered) = (Err(ChunkError::Unavailable), Ok(Response::Ok));
+        assert_eq!(create(failing, 0, u32::MAX), (1_000, given_up.clone()));
+        assert_eq!(create(failing, 1_000, u32::MAX), (1_030, given_up.clone()), "others did not");
+        assert_eq!(create(sound, 1_100, 10), (1_310, answered.clone()), "it refuses for a while");
+        assert_eq!(create(failing, 1_400, 1), (1_430, answered), "waiting helped");
+        assert_eq!(create(failing, 1_500, u32::MAX), (2_500, given_up), "so it may help others");
     }
 
     /// One owner keeps an operation waiting, and others answer thousands: they need not keep all of
