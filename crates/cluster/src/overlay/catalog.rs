@@ -186,22 +186,26 @@ impl Catalog {
             return Err(Refusal::StalePeer);
         }
         named.into_iter().for_each(|peer| state.add_peer(peer));
-        self.assign(ids, set.map(|set| set.placement), None, state);
+        self.assign(&[(ids, set.map(|set| set.placement))], &[None], state);
         Ok(())
     }
 
-    /// Assigns a placement and the source to recover from, and updates the digest.
+    /// Assigns placements to ranges of one creator, which are disjoint and ascending, and to each
+    /// the source to recover from; updates the digest.
     fn assign(
         &mut self,
-        ids: IdRange,
-        placement: Option<Placement>,
-        source: Option<Peer>,
+        edits: &[(IdRange, Option<Placement>)],
+        sources: &[Option<Peer>],
         state: &mut CreatorState,
     ) {
-        let before = self.digest_around(ids).wrapping_add(state.digest_of_to_recover(ids));
-        self.map.assign(ids, placement);
-        state.to_recover.assign(ids.start()..ids.end(), source);
-        let after = self.digest_around(ids).wrapping_add(state.digest_of_to_recover(ids));
+        let ([(first, _), ..], [.., (last, _)]) = (edits, edits) else { return };
+        let all = IdRange::from_bits(first.start(), last.end());
+        let before = self.digest_around(all).wrapping_add(state.digest_of_to_recover(all));
+        self.map.assign_all(edits);
+        for ((ids, _), source) in edits.iter().zip(sources) {
+            state.to_recover.assign(ids.start()..ids.end(), *source);
+        }
+        let after = self.digest_around(all).wrapping_add(state.digest_of_to_recover(all));
         state.digest = state.digest.wrapping_sub(before).wrapping_add(after);
     }
 
@@ -216,10 +220,9 @@ impl Catalog {
         if !state.names_peer(peer) {
             return;
         }
-        let named: Vec<Range> =
-            self.ranges_of(creator).filter(|range| names(range, peer.node)).collect();
+        let (mut edits, mut sources) = (Vec::new(), Vec::new());
         let mut is_named = false;
-        for range in named {
+        for range in self.ranges_of(creator).filter(|range| names(range, peer.node)) {
             let placement = range.placement.without(peer.node);
             let was_owner = range.placement.owner() == peer.node;
             let is_last = nodes_of(&range).all(|node| dead.contains(&node));
@@ -228,10 +231,11 @@ impl Catalog {
                     is_named = true;
                     continue;
                 }
-                let source = source.or(was_owner.then_some(peer)).filter(|_| placement.is_some());
-                self.assign(ids, placement, source, state);
+                edits.push((ids, placement));
+                sources.push(source.or(was_owner.then_some(peer)).filter(|_| placement.is_some()));
             }
         }
+        self.assign(&edits, &sources, state);
         if !is_named {
             state.remove_peer(peer);
         }
@@ -243,16 +247,18 @@ impl Catalog {
             return;
         }
         let is_owned = |range: &Range| range.placement.owner() == peer.node;
-        let owned: Vec<Range> = self.ranges_of(creator).filter(is_owned).collect();
-        for range in owned {
+        let (mut edits, mut sources) = (Vec::new(), Vec::new());
+        for range in self.ranges_of(creator).filter(is_owned) {
             let placement = range.placement.without(peer.node);
             for (ids, source) in state.to_recover_in(range.ids) {
                 // What it had yet to recover is in its log; what it served was in its memory.
                 if source.is_none() {
-                    self.assign(ids, placement, placement.map(|_| peer), state);
+                    edits.push((ids, placement));
+                    sources.push(placement.map(|_| peer));
                 }
             }
         }
+        self.assign(&edits, &sources, state);
         state.remove_peer(peer);
         state.add_peer(Peer { incarnation: new, ..peer });
     }

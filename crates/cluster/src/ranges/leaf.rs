@@ -14,6 +14,8 @@
 //! 2. Read from the left, a leaf covers its ids with *pieces*; neighbours differ in placement.
 //! 3. An entry whose run is not 0 differs from the default.
 
+use std::ops;
+
 use super::dictionary::Dictionary;
 use super::placement::PlacementBits;
 
@@ -41,29 +43,27 @@ pub fn push_piece(pieces: &mut Vec<Piece>, start: u64, placement: PlacementBits)
     }
 }
 
-/// The pieces of a leaf or block that ends before `leaf_end`, after the ids from `start` to before
-/// `end` got one placement.
+/// The pieces of a leaf or block that ends before `leaf_end`, after ids got other placements. The
+/// `edits` are spans with their placements, disjoint and ascending.
 pub(super) fn overwrite(
     pieces: &[Piece],
     leaf_end: u64,
-    start: u64,
-    end: u64,
-    placement: PlacementBits,
+    edits: &[(ops::Range<u64>, PlacementBits)],
 ) -> Vec<Piece> {
-    let mut result = Vec::with_capacity(pieces.len() + 2);
-    let (before, behind) = (
-        pieces.partition_point(|piece| piece.start < start),
-        pieces.partition_point(|piece| piece.start <= end),
-    );
-    result.extend_from_slice(&pieces[..before]);
-    push_piece(&mut result, start, placement);
-    if end < leaf_end {
-        // The piece that contains `end` continues there.
-        push_piece(&mut result, end, pieces[behind - 1].placement);
-        pieces[behind..]
-            .iter()
-            .for_each(|piece| push_piece(&mut result, piece.start, piece.placement));
+    let mut result = Vec::with_capacity(pieces.len() + 2 * edits.len());
+    let mut next = 0;
+    for (place, (ids, placement)) in edits.iter().enumerate() {
+        let before = next + pieces[next..].partition_point(|piece| piece.start < ids.start);
+        result.extend_from_slice(&pieces[next..before]);
+        push_piece(&mut result, ids.start, *placement);
+        next = before + pieces[before..].partition_point(|piece| piece.start <= ids.end);
+        let is_next = edits.get(place + 1).is_some_and(|(next, _)| next.start == ids.end);
+        if ids.end < leaf_end && !is_next {
+            // The piece that contains `end` continues there.
+            push_piece(&mut result, ids.end, pieces[next - 1].placement);
+        }
     }
+    result.extend_from_slice(&pieces[next..]);
     result
 }
 

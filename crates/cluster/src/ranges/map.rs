@@ -257,6 +257,31 @@ impl RangeMap {
         }
     }
 
+    /// As [`Self::assign`] for each of many ranges, which are disjoint and ascending; a leaf is packed
+    /// once for all that it contains.
+    pub fn assign_all(&mut self, edits: &[(IdRange, Option<Placement>)]) {
+        let mut rest = edits;
+        while let [(ids, placement), others @ ..] = rest {
+            let place = self.locate(ids.start());
+            let leaf_end = self.end_of(place);
+            // Few enough that the leaf becomes two at most, as its node is split in two at most.
+            let within = rest.iter().take(self.limits.leaf_entries_max / 4);
+            let count = within.take_while(|(ids, _)| ids.end() <= leaf_end).count();
+            if count < 2 || matches!(self.nodes[place.0], TreeNode::Blocks(_)) {
+                self.assign(*ids, *placement);
+                rest = others;
+                continue;
+            }
+            self.sweep_if_it_pays();
+            self.dictionary.allow(self.entries);
+            let bits =
+                |(ids, to): &(IdRange, Option<Placement>)| (ids.start()..ids.end(), to_bits(*to));
+            let within: Vec<_> = rest[..count].iter().map(bits).collect();
+            self.overwrite(place, &within);
+            rest = &rest[count..];
+        }
+    }
+
     /// Memory of the map and everything in it, in bytes, without the allocator's overhead.
     pub fn bytes(&self) -> usize {
         let in_nodes: usize = self.nodes.iter().map(TreeNode::bytes).sum();
@@ -435,12 +460,17 @@ impl RangeMap {
         if end - start == 1 && self.try_insert_single((n, l), start, placement) {
             return;
         }
+        self.overwrite((n, l), &[(start..end, placement)]);
+    }
+
+    /// Edits ids of one leaf: spans, disjoint and ascending.
+    fn overwrite(&mut self, (n, l): LeafPosition, edits: &[(ops::Range<u64>, PlacementBits)]) {
         let leaf_end = self.end_of((n, l));
         let mut pieces = Vec::with_capacity(2 * self.leaves_of(n).leaves[l].entries() + 1);
         self.read((n, l), &mut pieces);
-        let pieces = overwrite(&pieces, leaf_end, start, end, placement);
+        let pieces = overwrite(&pieces, leaf_end, edits);
         self.replace((n, l), 1, leaf_end, &pieces);
-        self.merge_if_small(start);
+        self.merge_if_small(edits[0].0.start);
     }
 
     /// Number of regions.

@@ -228,7 +228,7 @@ impl Region {
                 self.write(block, &pieces, first, dictionary);
             } else {
                 self.read(block, first, dictionary, &mut pieces);
-                let pieces = overwrite(&pieces, first + BLOCK_IDS, at, until, placement);
+                let pieces = overwrite(&pieces, first + BLOCK_IDS, &[(at..until, placement)]);
                 self.write(block, &pieces, first, dictionary);
             }
             at = until;

@@ -49,6 +49,7 @@ enum Step {
     Migrate(IdRange, Placement),
     Delete(IdRange),
     Assign(IdRange, Option<Placement>),
+    AssignAll(IdRange, Placement),
 }
 
 impl Step {
@@ -57,9 +58,24 @@ impl Step {
             Self::Insert(ids, _)
             | Self::Migrate(ids, _)
             | Self::Delete(ids)
+            | Self::AssignAll(ids, _)
             | Self::Assign(ids, _) => *ids,
         }
     }
+}
+
+/// Parts of `ids`, some with gaps between them.
+fn parts(ids: IdRange, placement: Placement) -> Vec<(IdRange, Option<Placement>)> {
+    let (mut parts, mut at) = (Vec::new(), ids.start());
+    for (place, length) in [1, 3, 2, 5, 4, 1].into_iter().cycle().take(40).enumerate() {
+        let end = (at + length).min(ids.end());
+        if at < end && place % 4 < 3 {
+            let others = [Some(placement), Some(self::placement(2)), None];
+            parts.push((IdRange::from_bits(at, end), others[place % 4]));
+        }
+        at = end;
+    }
+    parts
 }
 
 fn some_ids() -> impl Strategy<Value = IdRange> {
@@ -79,7 +95,8 @@ fn some_ids() -> impl Strategy<Value = IdRange> {
 
 fn some_step(placements: u16) -> impl Strategy<Value = Step> {
     let some_placement = (0..placements).prop_map(placement);
-    (some_ids(), some_placement, 0..10u8).prop_map(|(ids, placement, what)| match what {
+    (some_ids(), some_placement, 0..12u8).prop_map(|(ids, placement, what)| match what {
+        10..12 => Step::AssignAll(ids, placement),
         0..3 => Step::Insert(ids, placement),
         3..6 => Step::Migrate(ids, placement),
         6 => Step::Delete(ids),
@@ -110,6 +127,12 @@ fn watched(ids: IdRange) -> impl Iterator<Item = u64> {
 
 /// Applies a step to both; a refused step changes neither.
 fn apply(map: &mut RangeMap, model: &mut Model, step: &Step) {
+    if let Step::AssignAll(ids, placement) = step {
+        let parts = parts(*ids, *placement);
+        map.assign_all(&parts);
+        parts.iter().for_each(|(ids, placement)| update(model, *ids, *placement));
+        return;
+    }
     let (ids, is_whole) = (step.ids(), step.ids().len() <= ZONE);
     let owned = watched(ids).find(|bits| model.contains_key(bits));
     let unowned = watched(ids).find(|bits| !model.contains_key(bits));
@@ -132,17 +155,22 @@ fn apply(map: &mut RangeMap, model: &mut Model, step: &Step) {
             map.assign(*ids, *placement);
             (Ok(()), Ok(()), *placement)
         }
+        Step::AssignAll(..) => unreachable!("it was applied"),
     };
     if is_whole {
         assert_eq!(result, expected, "{step:?}");
     }
     if result.is_ok() {
-        for bits in watched(ids) {
-            match placement {
-                Some(placement) => model.insert(bits, placement),
-                None => model.remove(&bits),
-            };
-        }
+        update(model, ids, placement);
+    }
+}
+
+fn update(model: &mut Model, ids: IdRange, placement: Option<Placement>) {
+    for bits in watched(ids) {
+        match placement {
+            Some(placement) => model.insert(bits, placement),
+            None => model.remove(&bits),
+        };
     }
 }
 
