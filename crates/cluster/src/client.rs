@@ -30,10 +30,10 @@ const TRIES_MAX: u32 = 1_000;
 /// otherwise; longer than failover takes.
 const PATIENCE_MS: u64 = 30_000;
 /// The circuit breaker of a node: once an operation was given up that this node had refused, others
-/// that it refuses are given up after this time, for [`BREAKER_OPEN_MS`] or until it answers one of
-/// them: waiting has been shown not to help. Longer than [`PAUSE_MS`], so that each is tried again.
-/// Only for clients whose patience was set.
-const BREAKER_PATIENCE_MS: u64 = 30;
+/// are given up when it refuses them after this time: waiting has been shown not to help. After
+/// [`BREAKER_OPEN_MS`], one at a time waits again, until the node answers it. Only for clients whose
+/// patience was set.
+const BREAKER_PATIENCE_MS: u64 = PAUSE_MS;
 const BREAKER_OPEN_MS: u64 = 1_000;
 /// Retries without a pause. A new owner that does not know of its ownership yet, as after a crash,
 /// would otherwise be asked again as fast as messages travel.
@@ -79,7 +79,7 @@ struct PendingOperation {
     /// The only node that may create this operation's chunk: a second one might create a second
     /// chunk.
     creator: Option<Peer>,
-    /// The node that refused the last try, or could not be reached; None if the operation waits for
+    /// The node that could not answer the last try, or be reached; None if the operation waits for
     /// its owner to be found.
     refused_by: Option<Peer>,
     /// Tries that were sent and not refused: any of them may be executed.
@@ -98,6 +98,15 @@ impl PendingOperation {
         };
         if writes && self.unrefused > 0 { ChunkError::Unknown } else { ChunkError::Unavailable }
     }
+}
+
+/// That operations are given up early.
+#[derive(Debug)]
+struct Breaker {
+    /// Until when none of them waits.
+    until_ms: u64,
+    /// The operation that waits since.
+    trial: Option<u64>,
 }
 
 /// An id of a client, and the numbers of the operations under it.
@@ -122,9 +131,8 @@ pub struct Client {
     statistics: ClientStatistics,
     /// Time after which an operation is given up.
     patience_ms: u64,
-    /// Until when operations are given up early that wait for these nodes, or, under None, for their
-    /// owner to be found.
-    breakers: BTreeMap<Option<Peer>, u64>,
+    /// For operations that wait for these nodes, or, under None, for their owner to be found.
+    breakers: BTreeMap<Option<Peer>, Breaker>,
 }
 
 /// An operation's number and its result.
@@ -303,7 +311,19 @@ impl Client {
         out: &mut Vec<OutgoingRequest>,
         completions: &mut Vec<Completion>,
     ) {
-        self.give_up_while_open(now_ms, completions);
+        let pending = &self.pending;
+        self.breakers.retain(|_, breaker| match breaker.trial {
+            Some(number) => pending.contains_key(&number),
+            None => now_ms < breaker.until_ms + BREAKER_OPEN_MS,
+        });
+        if !self.breakers.is_empty() {
+            let is_sought =
+                |pending: &PendingOperation| matches!(pending.state, OperationState::Locating(_));
+            let sought = self.pending.iter().filter(|(_, pending)| is_sought(pending));
+            for number in sought.map(|(number, _)| *number).collect::<Vec<_>>() {
+                self.give_up_if_open(number, now_ms, completions);
+            }
+        }
         self.close_earlier(out);
         let is_due = |pending: &PendingOperation| match pending.state {
             OperationState::Locating(_) => now_ms >= pending.until_ms,
@@ -318,7 +338,8 @@ impl Client {
             if pending.tries >= TRIES_MAX || now_ms >= pending.until_ms {
                 let is_asked = matches!(pending.state, OperationState::Asked { .. });
                 if !is_asked && self.patience_ms < PATIENCE_MS {
-                    self.breakers.insert(pending.refused_by, now_ms + BREAKER_OPEN_MS);
+                    let breaker = Breaker { until_ms: now_ms + BREAKER_OPEN_MS, trial: None };
+                    self.breakers.insert(pending.refused_by, breaker);
                 }
                 self.give_up(number, completions);
                 continue;
@@ -342,14 +363,17 @@ impl Client {
         locator: &mut Locator,
         now_ms: u64,
         commands: &mut Vec<OverlayCommand>,
+        completions: &mut Vec<Completion>,
     ) {
-        for pending in self.pending.values_mut() {
+        let mut refused = Vec::new();
+        for (number, pending) in &mut self.pending {
             let (Some(id), OperationState::Asked { to, .. }) =
                 (pending.action.id(), &pending.state)
             else {
                 continue;
             };
             if *to == node {
+                refused.push(*number);
                 pending.refused_by = Some(node);
                 locator.forget(IdRange::single(id));
                 pending.state = match pending.tries <= PROMPT_TRIES {
@@ -357,6 +381,9 @@ impl Client {
                     false => OperationState::Paused { until_ms: now_ms + UNREACHABLE_MS },
                 };
             }
+        }
+        for number in refused {
+            self.give_up_if_open(number, now_ms, completions);
         }
     }
 
@@ -391,22 +418,20 @@ impl Client {
         }
     }
 
-    /// Gives up the operations that wait for a node for which waiting has not helped others.
-    fn give_up_while_open(&mut self, now_ms: u64, completions: &mut Vec<Completion>) {
-        self.breakers.retain(|_, until_ms| now_ms < *until_ms);
-        if self.breakers.is_empty() {
+    /// Gives up an operation if waiting for the same node has not helped others.
+    fn give_up_if_open(&mut self, number: u64, now_ms: u64, completions: &mut Vec<Completion>) {
+        let Some(PendingOperation { refused_by, began_ms, .. }) = self.pending.get(&number) else {
             return;
-        }
-        let is_late = |pending: &PendingOperation| {
-            let waits = !matches!(pending.state, OperationState::Asked { .. });
-            let is_open = || self.breakers.contains_key(&pending.refused_by);
-            waits && now_ms >= pending.began_ms + BREAKER_PATIENCE_MS && is_open()
         };
-        let late = self.pending.iter().filter(|(_, pending)| is_late(pending));
-        let late = late.map(|(number, pending)| (*number, pending.refused_by));
-        for (number, refused_by) in late.collect::<Vec<_>>() {
-            self.breakers.insert(refused_by, now_ms + BREAKER_OPEN_MS);
-            self.give_up(number, completions);
+        if now_ms >= began_ms + BREAKER_PATIENCE_MS
+            && let Some(breaker) = self.breakers.get_mut(refused_by)
+        {
+            if now_ms >= breaker.until_ms && breaker.trial.is_none() {
+                breaker.trial = Some(number);
+            }
+            if breaker.trial != Some(number) {
+                self.give_up(number, completions);
+            }
         }
     }
 
@@ -478,7 +503,7 @@ impl Client {
                 // A session is opened along with an operation, which has its own answer.
                 Ok(Response::Session) => {}
                 Err(ChunkError::Moved(_) | ChunkError::Outdated | ChunkError::Restarted(_)) => {
-                    pending.refused_by = Some(from);
+                    pending.refused_by = None;
                     pending.unrefused = pending.unrefused.saturating_sub(1);
                     if let (Some(id), OperationState::Asked { .. }) =
                         (pending.action.id(), &pending.state)
@@ -489,6 +514,7 @@ impl Client {
                             true => OperationState::Locating(locator.look_up(id, now_ms, commands)),
                             false => OperationState::Paused { until_ms: now_ms + PAUSE_MS },
                         };
+                        self.give_up_if_open(number, now_ms, completions);
                     }
                 }
                 Err(ChunkError::NoSession) => {
@@ -505,11 +531,12 @@ impl Client {
                     pending.unrefused = pending.unrefused.saturating_sub(1);
                     if matches!(pending.state, OperationState::Asked { .. }) {
                         pending.state = OperationState::Paused { until_ms: now_ms + PAUSE_MS };
+                        self.give_up_if_open(number, now_ms, completions);
                     }
                 }
                 result => {
-                    if pending.refused_by == Some(from) {
-                        self.breakers.remove(&Some(from));
+                    if pending.tries > 1 {
+                        self.breakers.remove(&pending.refused_by);
                     }
                     self.pending.remove(&number);
                     self.statistics.answered += 1;
@@ -536,298 +563,4 @@ fn close_sessions(identity: Identity, number: u64) -> impl Iterator<Item = Outgo
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ids::NodeId;
-    use crate::overlay::{Located, Message, OverlaySettings};
-    use crate::ranges::{Placement, Range};
-
-    #[test]
-    fn an_operation_ends_however_long_each_try_takes() {
-        let home = Peer { node: NodeId::new(0).expect("a node"), incarnation: 1 };
-        let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
-        for step_ms in [20, 5_000] {
-            let mut client = Client::new(ClientId(1), home);
-            let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
-            let action = Action::Create(Vec::new());
-            let number = client.submit(action, &mut locator, 0, &mut commands, &mut asked);
-            let mut now_ms = 0;
-            while completions.is_empty() {
-                assert!(now_ms <= PATIENCE_MS, "it goes on at {now_ms}");
-                now_ms += step_ms;
-                let (to, done) = (&mut asked, &mut completions);
-                client.on_tick(&mut locator, now_ms, &mut commands, to, done);
-            }
-            assert_eq!(completions, [(number, Err(ChunkError::Unknown))], "it was asked");
-            assert!(asked.len() > 5 && client.pending() == 0);
-        }
-    }
-
-    /// Whoever is told that nothing was done may repeat the operation, so nobody is told that of
-    /// one that may have been executed.
-    #[test]
-    fn what_is_given_up_is_unknown_unless_every_try_was_refused() {
-        let home = Peer { node: NodeId::new(0).expect("a node"), incarnation: 1 };
-        let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
-        for (refused, expected) in
-            [(1, ChunkError::Unknown), (2, ChunkError::Unavailable), (0, ChunkError::Unknown)]
-        {
-            let mut client = Client::new(ClientId(1), home);
-            client.set_patience(RETRY_MS + 1);
-            let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
-            let action = Action::Create(Vec::new());
-            let number = client.submit(action, &mut locator, 0, &mut commands, &mut asked);
-            assert_eq!(client.until_ms(number), Some(RETRY_MS + 1));
-            client.on_tick(&mut locator, RETRY_MS, &mut commands, &mut asked, &mut completions);
-            assert_eq!((asked.len(), completions.len()), (2, 0), "it was sent twice");
-            for _ in 0..refused {
-                let reply = vec![(number, Err(ChunkError::Retry))];
-                let (to, done) = (&mut commands, &mut completions);
-                client.on_reply(home, reply, &mut locator, RETRY_MS, to, done);
-            }
-            let late_ms = RETRY_MS + PAUSE_MS;
-            client.on_tick(&mut locator, late_ms, &mut commands, &mut asked, &mut completions);
-            assert_eq!(completions, [(number, Err(expected))], "{refused} refusals");
-            assert_eq!(asked.len(), 2, "it was not sent again");
-        }
-        // One that was never sent was not executed, and a silent owner is not waited for.
-        let mut client = Client::new(ClientId(1), home);
-        let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
-        for is_sent in [false, true] {
-            let action = Action::Create(Vec::new());
-            let number = client.submit(action, &mut locator, 0, &mut commands, &mut asked);
-            let (_, request) = asked.pop().expect("a request");
-            if !is_sent {
-                client.on_unsent(&request);
-            }
-            client.on_silent(home, &mut completions);
-            let expected = if is_sent { ChunkError::Unknown } else { ChunkError::Unavailable };
-            assert_eq!(completions.pop(), Some((number, Err(expected))));
-        }
-    }
-
-    /// While one node cannot answer for what it has to take over, another may need a moment for a
-    /// range that moves.
-    #[test]
-    fn only_operations_of_a_node_that_waiting_does_not_help_end_early() {
-        let [failing, sound] = [0, 1]
-            .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
-        let mut locator = Locator::new(sound, OverlaySettings::default(), 1 << 16, vec![sound]);
-        let mut client = Client::new(ClientId(1), sound);
-        client.set_patience(1_000);
-        // Creates at `home`, which refuses `refusals` times. Returns when it ended, and how.
-        let mut create = |home, mut now_ms, refusals| {
-            let (mut commands, mut asked, mut done) = (Vec::new(), Vec::new(), Vec::new());
-            client.set_home(home);
-            let action = Action::Create(Vec::new());
-            let number = client.submit(action, &mut locator, now_ms, &mut commands, &mut asked);
-            let mut refused = 0;
-            while done.is_empty() {
-                for (to, _) in std::mem::take(&mut asked) {
-                    let is_refused = refused < refusals;
-                    refused += u32::from(is_refused);
-                    let answer = if is_refused { Err(ChunkError::Busy) } else { Ok(Response::Ok) };
-                    let reply = vec![(number, answer)];
-                    client.on_reply(to, reply, &mut locator, now_ms, &mut commands, &mut done);
-                }
-                now_ms += 10;
-                client.on_tick(&mut locator, now_ms, &mut commands, &mut asked, &mut done);
-            }
-            (now_ms, done.remove(0).1)
-        };
-        let (given_up, answered) = (Err(ChunkError::Unavailable), Ok(Response::Ok));
-        assert_eq!(create(failing, 0, u32::MAX), (1_000, given_up.clone()));
-        assert_eq!(create(failing, 1_000, u32::MAX), (1_030, given_up.clone()), "others did not");
-        assert_eq!(create(sound, 1_100, 10), (1_310, answered.clone()), "it refuses for a while");
-        assert_eq!(create(failing, 1_400, 1), (1_430, answered), "waiting helped");
-        assert_eq!(create(failing, 1_500, u32::MAX), (2_500, given_up), "so it may help others");
-    }
-
-    /// One owner keeps an operation waiting, and others answer thousands: they need not keep all of
-    /// these replies.
-    #[test]
-    fn a_client_whose_operation_waits_goes_on_under_another_id() {
-        let [slow, fast] = [0, 1]
-            .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
-        let mut locator = Locator::new(slow, OverlaySettings::default(), 1 << 16, vec![slow]);
-        let mut client = Client::new(ClientId(1), slow);
-        client.set_patience(PATIENCE_MS - 1);
-        let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
-        let create = |client: &mut Client, locator: &mut Locator, asked: &mut Vec<_>| {
-            client.submit(Action::Create(Vec::new()), locator, 0, &mut Vec::new(), asked)
-        };
-        let waits = create(&mut client, &mut locator, &mut asked);
-        client.set_home(fast);
-        let (mut ids, mut numbers) = (BTreeSet::new(), BTreeSet::from([waits]));
-        for _ in 0..5 * NUMBERS_MAX {
-            asked.clear();
-            let number = create(&mut client, &mut locator, &mut asked);
-            assert!(numbers.insert(number), "numbers are unique");
-            let (to, request) = asked.pop().expect("a request");
-            assert!(to == fast && number - request.answered_below <= NUMBERS_MAX);
-            if ids.insert(request.client) {
-                let opens = &request.operations[0];
-                assert!(matches!(opens.action, Action::Open { .. }) && opens.number < number);
-                assert!(!numbers.contains(&opens.number), "it is of no operation");
-            }
-            let reply = vec![(number, Ok(Response::Ok))];
-            client.on_reply(fast, reply, &mut locator, 0, &mut commands, &mut completions);
-        }
-        assert_eq!((ids.len(), client.identities.len()), (2, 2));
-        let reply = vec![(waits, Ok(Response::Ok))];
-        client.on_reply(slow, reply, &mut locator, 0, &mut commands, &mut completions);
-        asked.clear();
-        client.on_tick(&mut locator, 0, &mut commands, &mut asked, &mut completions);
-        let closes = |(_, request): &OutgoingRequest| request.operations[0].action == Action::Close;
-        assert!(asked.iter().all(closes) && asked.len() == 2, "one for each owner");
-        assert_eq!((client.identities.len(), client.pending()), (1, 0));
-        assert_eq!(completions.len() as u64, 5 * NUMBERS_MAX + 1);
-    }
-
-    /// A session is opened along with an operation, by a request that may be refused as a whole.
-    #[test]
-    fn a_refused_session_does_not_count_as_the_refusal_of_another_operation() {
-        let [home, other] = [0, 1]
-            .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
-        let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
-        let mut client = Client::new(ClientId(1), home);
-        let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
-        let mut create = |client: &mut Client| {
-            let action = Action::Create(Vec::new());
-            client.submit(action, &mut locator, 0, &mut commands, &mut asked);
-            let (_, request) = asked.pop().expect("a request");
-            assert_eq!(request.operations.len(), 2, "one opens a session");
-            request
-        };
-        create(&mut client);
-        client.set_home(other);
-        let refused = create(&mut client).operations.into_iter();
-        let reply = refused.map(|operation| (operation.number, Err(ChunkError::Busy))).collect();
-        client.on_reply(other, reply, &mut locator, 0, &mut commands, &mut completions);
-        client.on_silent(home, &mut completions);
-        assert_eq!(completions, [(1, Err(ChunkError::Unknown))], "it was sent and not refused");
-    }
-
-    /// The responsible super peer may have died, and another takes over.
-    #[test]
-    fn an_unanswered_lookup_is_retried_until_the_deadline() {
-        let home = Peer { node: NodeId::new(0).expect("a node"), incarnation: 1 };
-        let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
-        let mut client = Client::new(ClientId(1), home);
-        let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
-        let action = Action::Get(ChunkId::from_bits(7).expect("an id"));
-        let number = client.submit(action, &mut locator, 0, &mut commands, &mut asked);
-        let (mut unanswered, mut now_ms) = (0, 0);
-        while completions.is_empty() {
-            assert!(now_ms < 2 * PATIENCE_MS, "{unanswered} lookups");
-            now_ms += 20;
-            let mut answers = Vec::new();
-            locator.on_tick(now_ms, &mut commands, &mut answers);
-            unanswered += answers.len();
-            for answer in answers {
-                let (to, done) = (&mut asked, &mut completions);
-                client.on_located(&answer, &mut locator, now_ms, &mut commands, to, done);
-            }
-            let (to, done) = (&mut asked, &mut completions);
-            client.on_tick(&mut locator, now_ms, &mut commands, to, done);
-        }
-        assert_eq!(completions, [(number, Err(ChunkError::Unavailable))]);
-        assert!(now_ms >= PATIENCE_MS && unanswered > 2, "{unanswered} lookups, {now_ms} ms");
-    }
-
-    /// A node whose lease ended still answers, but another node owns its chunks.
-    #[test]
-    fn an_owner_without_a_lease_is_looked_up_again() {
-        let [home, owner] = [0, 1]
-            .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
-        let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
-        let mut client = Client::new(ClientId(1), home);
-        let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
-        let id = ChunkId::from_bits(7).expect("an id");
-        let number = client.submit(Action::Get(id), &mut locator, 0, &mut commands, &mut asked);
-        let (mut lookups, mut now_ms) = (0, 0);
-        while lookups < 3 {
-            assert!(now_ms < 1_000, "{lookups} lookups in a second");
-            for command in std::mem::take(&mut commands) {
-                let OverlayCommand::Send(_, Message::LookUp { token, .. }) = command else {
-                    continue;
-                };
-                lookups += 1;
-                let range =
-                    Range { ids: IdRange::single(id), placement: Placement::of_owner(owner.node) };
-                let found = Some((range, owner.incarnation));
-                let found = Message::Found { token, id, epoch: 1, found, is_certain: true };
-                let mut answers = Vec::new();
-                locator.on_message(&found, now_ms, &mut commands, &mut answers);
-                let (to, done) = (&mut asked, &mut completions);
-                client.on_located(&answers[0], &mut locator, now_ms, &mut commands, to, done);
-            }
-            for (to, _) in std::mem::take(&mut asked) {
-                assert_eq!(to, owner);
-                let reply = vec![(number, Err(ChunkError::Unavailable))];
-                client.on_reply(to, reply, &mut locator, now_ms, &mut commands, &mut completions);
-            }
-            now_ms += 10;
-            let (to, done) = (&mut asked, &mut completions);
-            client.on_tick(&mut locator, now_ms, &mut commands, to, done);
-        }
-    }
-
-    /// The replacement is looked up at once, and then at intervals.
-    #[test]
-    fn an_unreachable_owner_is_looked_up_again() {
-        let [home, owner] = [0, 1]
-            .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
-        let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
-        let mut client = Client::new(ClientId(1), home);
-        let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
-        let id = ChunkId::from_bits(7).expect("an id");
-        client.submit(Action::Get(id), &mut locator, 0, &mut commands, &mut asked);
-        for now_ms in [0, 1, UNREACHABLE_MS + 1] {
-            let lookups = commands.drain(..).filter_map(|command| match command {
-                OverlayCommand::Send(_, Message::LookUp { token, .. }) => Some(token),
-                _ => None,
-            });
-            let [token] = lookups.collect::<Vec<_>>()[..] else { panic!("one lookup") };
-            let range =
-                Range { ids: IdRange::single(id), placement: Placement::of_owner(owner.node) };
-            let located = Located { range, owner, epoch: 1, is_certain: true };
-            let answer = Answer::Located(token, located);
-            let (to, done) = (&mut asked, &mut completions);
-            client.on_located(&answer, &mut locator, now_ms, &mut commands, to, done);
-            assert_eq!(asked.drain(..).map(|(to, _)| to).collect::<Vec<_>>(), [owner]);
-            client.on_unreachable(home, &mut locator, now_ms, &mut commands);
-            assert!(commands.is_empty(), "it was not asked");
-            client.on_unreachable(owner, &mut locator, now_ms, &mut commands);
-            let (to, done) = (&mut asked, &mut completions);
-            client.on_tick(&mut locator, UNREACHABLE_MS + 1, &mut commands, to, done);
-        }
-        assert!(completions.is_empty() && client.pending() == 1);
-    }
-
-    /// A chunk created twice would leave one that nobody knows.
-    #[test]
-    fn a_create_goes_to_one_node() {
-        let [old, new] = [0, 1]
-            .map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
-        let mut locator = Locator::new(old, OverlaySettings::default(), 1 << 16, vec![old]);
-        let mut client = Client::new(ClientId(1), old);
-        let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
-        let mut create = |client: &mut Client, now_ms, asked: &mut Vec<OutgoingRequest>| {
-            let action = Action::Create(Vec::new());
-            client.submit(action, &mut locator, now_ms, &mut commands, asked)
-        };
-        let first = create(&mut client, 0, &mut asked);
-        client.set_home(new);
-        create(&mut client, 0, &mut asked);
-        assert_eq!(asked.drain(..).map(|(to, _)| to).collect::<Vec<_>>(), [old, new]);
-        client.on_tick(&mut locator, RETRY_MS, &mut commands, &mut asked, &mut completions);
-        let again: BTreeSet<Peer> = asked.drain(..).map(|(to, _)| to).collect();
-        assert_eq!(again, BTreeSet::from([old, new]), "each is asked again");
-        client.on_members(|_| true, &mut completions);
-        assert!(completions.is_empty() && client.pending() == 2);
-        client.on_members(|peer| peer == new, &mut completions);
-        assert_eq!(completions, [(first, Err(ChunkError::Unknown))], "nobody else can tell");
-        assert_eq!(client.pending(), 1);
-    }
-}
+mod tests;

@@ -378,7 +378,8 @@ impl ClusterClient {
             }
             for peer in std::mem::take(&mut self.unreachable) {
                 let (locator, commands) = (&mut self.locator, &mut self.commands);
-                self.client.on_unreachable(peer, locator, boot_ms(), commands);
+                let completions = &mut self.completions;
+                self.client.on_unreachable(peer, locator, boot_ms(), commands, completions);
             }
             if self.commands.is_empty() && self.asked.is_empty() {
                 return;

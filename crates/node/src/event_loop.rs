@@ -29,7 +29,7 @@ use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::node::{Node, NodeCommand};
 use amalgam_cluster::overlay::{self, Message, Peer, position};
 use amalgam_cluster::replication::ReplicaStore;
-use amalgam_cluster::wire::{Control, NodeMemory, Packet, WIRE_VERSION};
+use amalgam_cluster::wire::{Control, NodeMemory, PARTIAL, Packet, WIRE_VERSION};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
@@ -122,8 +122,8 @@ pub struct EventLoop<S> {
     local: VecDeque<Packet>,
     relayed: BTreeMap<u64, Relay>,
     next_relay: u64,
-    /// Requests that wait for backups, and where their replies go.
-    waiting: BTreeMap<u64, ReplyTarget>,
+    /// Requests that wait for backups: where their replies go, and for how many operations.
+    waiting: BTreeMap<u64, (ReplyTarget, usize)>,
     next_waiting: u64,
     /// Replies to workers of this process, until the end of the turn.
     own_replies: Vec<(Arc<OwnReplies>, Reply)>,
@@ -303,7 +303,7 @@ impl<S: ChunkStore> EventLoop<S> {
         }
         if now_ms >= self.next_refresh_ms {
             self.next_refresh_ms = now_ms + REFRESH_MS;
-            self.waiting.retain(|_, to| !to.is_late(now_ms));
+            self.waiting.retain(|_, (to, _)| !to.is_late(now_ms));
             self.identity.refresh();
             let NodeMemory { items, chunks, .. } = self.state.memory();
             self.resident_memory.watch((items.used + chunks.used) as usize, Instant::now());
@@ -360,7 +360,8 @@ impl<S: ChunkStore> EventLoop<S> {
     fn close(&mut self, number: u64) {
         self.unauthenticated.remove(number);
         self.client_share.remove(number);
-        self.waiting.retain(|_, to| !matches!(to, ReplyTarget::Connection(of, _) if *of == number));
+        self.waiting
+            .retain(|_, (to, _)| !matches!(to, ReplyTarget::Connection(of, _) if *of == number));
         if let Some(connection) = self.connections.remove(&number) {
             self.interrupt_round_trip(&connection);
             self.client_bytes -= connection.charged_bytes;
@@ -605,20 +606,24 @@ impl<S: ChunkStore> EventLoop<S> {
             self.client_share.charge_copy(self.node.copied_bytes());
         }
         match reply {
-            Some(reply) => self.reply(from, reply),
+            Some(reply) => self.reply(&from, reply, true),
             None => {
-                self.waiting.insert(waiting, from);
+                self.waiting.insert(waiting, (from, request.operations.len()));
                 self.next_waiting += 1;
             }
         }
     }
 
-    fn reply(&mut self, to: ReplyTarget, reply: Reply) {
+    /// Sends a reply, or a part of one.
+    fn reply(&mut self, to: &ReplyTarget, reply: Reply, is_last: bool) {
         match to {
             ReplyTarget::Connection(connection, number) => {
-                self.push(connection, number, &Packet::Reply(reply));
+                let number = if is_last { *number } else { PARTIAL };
+                self.push(*connection, number, &Packet::Reply(reply));
             }
-            ReplyTarget::Worker(replies, _) => self.own_replies.push((replies, reply)),
+            ReplyTarget::Worker(replies, _) => {
+                self.own_replies.push((Arc::clone(replies), reply));
+            }
         }
     }
 
@@ -686,8 +691,12 @@ impl<S: ChunkStore> EventLoop<S> {
                 }
                 NodeCommand::Log(event) => log::trace!(event:?; "the overlay"),
                 NodeCommand::Reply(waiting, reply) => {
-                    if let Some(to) = self.waiting.remove(&waiting) {
-                        self.reply(to, reply);
+                    if let Some((to, left)) = self.waiting.remove(&waiting) {
+                        let left = left.saturating_sub(reply.len());
+                        self.reply(&to, reply, left == 0);
+                        if left > 0 {
+                            self.waiting.insert(waiting, (to, left));
+                        }
                     }
                 }
                 // The node's own client is not used.

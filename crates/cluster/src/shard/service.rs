@@ -298,7 +298,7 @@ impl<S: ChunkStore> ChunkService<S> {
     /// request and gets the cached responses).
     ///
     /// Returns None if the reply has to wait for backups; [`ChunkCommand::Reply`] to `requester`
-    /// then carries it.
+    /// then carries it, or several of them carry parts of it.
     pub fn execute(
         &mut self,
         requester: Requester,
@@ -329,17 +329,19 @@ impl<S: ChunkStore> ChunkService<S> {
             // The id that the operation changed, or read after a change that backups lack.
             let id = operation.action.id().or(created);
             id.into_iter().for_each(|id| self.load_balancer.record(id));
-            awaited.extend(id.and_then(|id| self.replication.pending_version(id)));
+            awaited.push(id.and_then(|id| self.replication.pending_version(id)));
         }
         if clock() >= self.deadline_ms {
             // A refusal would say that nothing was executed. Without a reply the client repeats the
             // request, or ends it as unknown.
             return Some(Reply::new());
         }
-        if awaited.is_empty() {
+        let versions: Vec<u64> = awaited.iter().flatten().copied().collect();
+        if versions.is_empty() {
             return Some(reply);
         }
-        self.pending_replies.hold(awaited, PendingReply::Reply(requester, reply));
+        let reply = PendingReply::Reply(requester, reply, awaited);
+        self.pending_replies.hold(versions, reply, now_ms);
         None
     }
 
@@ -348,9 +350,10 @@ impl<S: ChunkStore> ChunkService<S> {
         let mut ready = Vec::new();
         self.replication
             .take_acknowledged(|version| self.pending_replies.release(version, &mut ready));
+        self.pending_replies.divide(clock(), &mut ready);
         for waiting in ready {
             match waiting {
-                PendingReply::Reply(requester, reply) if clock() < self.deadline_ms => {
+                PendingReply::Reply(requester, reply, _) if clock() < self.deadline_ms => {
                     out.push(ChunkCommand::Reply(requester, reply));
                 }
                 // The client repeats the request and gets the cached responses.

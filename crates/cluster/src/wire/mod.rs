@@ -18,7 +18,7 @@ mod older_versions;
 mod tests;
 
 pub use frame::{
-    CLIENT_FRAME_BYTES_MAX, FRAME_BYTES_MAX, FrameReader, FrameSource, Hello, HelloError,
+    CLIENT_FRAME_BYTES_MAX, FRAME_BYTES_MAX, FrameReader, FrameSource, Hello, HelloError, PARTIAL,
     encode_frame,
 };
 pub use layout::{

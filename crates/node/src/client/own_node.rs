@@ -16,8 +16,8 @@ pub(super) struct OwnNode {
     pub(super) peer: Peer,
     state: Arc<NodeState>,
     replies: Arc<OwnReplies>,
-    /// The number of requests without a reply.
-    in_flight: u64,
+    /// The number of operations without a reply.
+    in_flight: usize,
 }
 
 impl OwnNode {
@@ -33,7 +33,7 @@ impl OwnNode {
 
     /// Hands over a request, which is not executed after `until_ms`.
     pub(super) fn ask(&mut self, request: Request, until_ms: Option<u64>) {
-        self.in_flight += 1;
+        self.in_flight += request.operations.len();
         let replies = Arc::clone(&self.replies);
         self.state.request(OwnRequest { request, until_ms, replies });
     }
@@ -41,7 +41,8 @@ impl OwnNode {
     /// Takes the replies that have come.
     pub(super) fn take(&mut self) -> Vec<Reply> {
         let replies = self.replies.take();
-        self.in_flight = self.in_flight.saturating_sub(replies.len() as u64);
+        let answered: usize = replies.iter().map(Vec::len).sum();
+        self.in_flight = self.in_flight.saturating_sub(answered);
         replies
     }
 
@@ -64,7 +65,7 @@ impl OwnNode {
 
 #[cfg(test)]
 mod tests {
-    use amalgam_cluster::chunks::{ChunkError, ClientId};
+    use amalgam_cluster::chunks::{Action, ChunkError, ClientId, Operation};
     use amalgam_cluster::ids::NodeId;
     use rustix::event::{PollFd, PollFlags, poll};
     use rustix::time::Timespec;
@@ -83,11 +84,10 @@ mod tests {
         let state = Arc::new(NodeState::new(Arc::default()).expect("a descriptor"));
         let peer = Peer { node: NodeId::new(1).expect("a node"), incarnation: 1 };
         let mut own = OwnNode::new(peer, Arc::clone(&state)).expect("a descriptor");
-        let request = |first| Request {
-            client: ClientId(first),
-            incarnation: 1,
-            answered_below: first,
-            operations: Vec::new(),
+        let request = |first| {
+            let action = Action::Create(Vec::new());
+            let operations = vec![Operation { number: first, epoch: 0, action }];
+            Request { client: ClientId(first), incarnation: 1, answered_below: first, operations }
         };
         let now_ms = boot_ms();
         state.beat(now_ms - 700);

@@ -472,7 +472,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 None if is_new && !awaited.is_empty() && !is_last => {
                     let backups = self.backups_of(from, number);
                     let ack = MoveMessage::Ack { number, page, backups };
-                    self.pending_replies.hold(awaited, PendingReply::Ack(from, ack));
+                    self.pending_replies.hold(awaited, PendingReply::Ack(from, ack), now_ms);
                 }
                 None => {}
             }
