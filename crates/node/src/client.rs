@@ -257,7 +257,7 @@ impl ClusterClient {
         if let Some(deadlines) = &self.deadlines
             && !deadlines.silent.is_empty()
         {
-            deadlines.silent.change(|silent| silent.retain(|peer| members.contains_key(peer)));
+            deadlines.silent.retain(|peer| members.contains_key(peer));
         }
     }
 

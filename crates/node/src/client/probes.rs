@@ -46,7 +46,7 @@ impl ClusterClient {
         let others = self.connections.iter();
         let others = others.map(|(peer, connection)| (*peer, connection.silent_ms(now_ms)));
         for (peer, _) in own.chain(others).filter(|(_, for_ms)| for_ms >= silent_ms) {
-            if silent.change(|silent| silent.insert(peer)) {
+            if silent.fell_silent(peer, now_ms) {
                 log::warn!(
                     node = peer.node.get(), silent_ms;
                     "a node makes no progress: requests for its keys fail until it does"
@@ -60,9 +60,9 @@ impl ClusterClient {
     pub(super) fn note_progress(&self, peer: Peer) {
         if self.is_silent(peer)
             && let Some(deadlines) = &self.deadlines
+            && deadlines.silent.progressed(peer)
         {
             log::info!(node = peer.node.get(); "a node makes progress again");
-            deadlines.silent.change(|silent| silent.remove(&peer));
         }
     }
 }
