@@ -554,12 +554,14 @@ impl RunningNode {
         Gateway::new(engines, state, membership, self.joined, credentials)
     }
 
-    /// Hands everything to the other nodes, as far as they accept it within `patience`. Whether
-    /// they have everything. The node serves meanwhile; stop it afterwards.
+    /// Hands everything to the other nodes, as far as they accept it within `patience`, and while
+    /// it has its lease. Whether they have everything. The node serves meanwhile; stop it
+    /// afterwards.
     pub fn leave(&self, patience: Duration) -> bool {
         let end = Instant::now() + patience;
         self.state.start_leaving();
-        while !self.state.has_left() && !self.state.is_stopping() && Instant::now() < end {
+        let may_go_on = || Instant::now() < end && boot_ms() < self.state.deadline_ms();
+        while !self.state.has_left() && !self.state.is_stopping() && may_go_on() {
             std::thread::sleep(SWEEP_TICK);
         }
         self.state.has_left()

@@ -135,8 +135,8 @@ fn nothing_is_answered_for_a_node_that_has_stopped() {
     client.talk("set key 0 0 2\r\nho\r\n", refused);
 }
 
-/// A coordinator that cannot be reached for a while when it is to count a flush, or does not
-/// answer.
+/// A coordinator that cannot be reached for a while when it is to count a flush or to renew a
+/// lease, or does not answer.
 #[derive(Debug)]
 struct Absent {
     inner: Embedded,
@@ -160,6 +160,9 @@ impl Membership for Absent {
     }
 
     fn keep_alive(&self, peer: Peer) -> Result<(), MembershipError> {
+        if self.is_away.load(Ordering::Acquire) {
+            return Err(MembershipError::Unreachable("nobody is there".to_owned()));
+        }
         self.inner.keep_alive(peer)
     }
 
@@ -240,6 +243,29 @@ fn a_flush_that_did_not_happen_is_no_ok() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs();
     other.talk(format!("flush_all {}\r\n", now - 5), "OK\r\n");
     wait_for("a time is taken as a delay", &mut is_gone);
+}
+
+/// Nobody can take anything over from it any more.
+#[test]
+fn a_node_without_a_lease_hands_nothing_over() {
+    let membership = Arc::new(Absent {
+        inner: Embedded::new(7, 8, 2_000),
+        is_away: AtomicBool::new(false),
+        hangs: AtomicBool::new(false),
+        missed: AtomicU32::new(0),
+    });
+    let mut cluster = cluster_of(Arc::clone(&membership) as Arc<dyn Membership>, 2, 1);
+    let mut client = cluster.servers[0].connect();
+    client.talk("set key 0 0 2\r\nhi\r\n", "STORED\r\n");
+    membership.is_away.store(true, Ordering::Release);
+    wait_for("the lease does not end", || {
+        client.send("get key\r\nmn\r\n");
+        client.until("MN\r\n").starts_with("SERVER_ERROR")
+    });
+    let (node, (sender, receiver)) = (cluster.nodes.remove(0), std::sync::mpsc::channel());
+    std::thread::spawn(move || sender.send(node.leave(Duration::from_secs(86_400))));
+    let has_left = receiver.recv_timeout(Duration::from_secs(60));
+    assert_eq!(has_left, Ok(false), "it waits for others");
 }
 
 #[test]
