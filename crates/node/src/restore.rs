@@ -28,7 +28,8 @@ pub struct RestorePlan {
     pub missing: Vec<String>,
     /// The number of groups of super peers.
     pub groups: usize,
-    /// The number of groups of which no majority is among the copies.
+    /// The number of groups of which too few members are among the copies for a takeover
+    /// ([`Group::witnesses`]).
     pub broken_groups: usize,
 }
 
@@ -67,12 +68,12 @@ impl RestorePlan {
             })
             .map(|(name, _)| name.clone())
             .collect();
-        let has_majority = |group: &Group| {
+        let has_witnesses = |group: &Group| {
             let here = group.members.iter().filter(|peer| nodes.contains(&peer.node));
-            here.count() >= group.majority()
+            here.count() >= group.witnesses()
         };
         let groups = view.groups.iter().count();
-        let broken_groups = view.groups.iter().filter(|(_, group)| !has_majority(group)).count();
+        let broken_groups = view.groups.iter().filter(|(_, group)| !has_witnesses(group)).count();
         let (revision, members) = (view.revision, view.members.len());
         state.coordinator = Coordinator::resume(OverlaySettings::default(), 0, view, names);
         Ok(Self { state, revision, members, missing, groups, broken_groups })

@@ -60,7 +60,7 @@ pub fn restore(options: &RestoreOptions) -> anyhow::Result<()> {
         writeln!(output, "without a copy: {}", plan.missing.join(", "))?;
     }
     if plan.broken_groups > 0 {
-        writeln!(output, "groups without a majority of copies: {}", plan.broken_groups)?;
+        writeln!(output, "groups of which too few copies are here: {}", plan.broken_groups)?;
     }
     ensure!(
         plan.is_complete() || options.incomplete,
@@ -78,7 +78,9 @@ pub fn restore(options: &RestoreOptions) -> anyhow::Result<()> {
         ..NodeOptions::default()
     };
     open_etcd(&node)?.restore(&plan.state).context("the state was not written to etcd")?;
-    let extent = if plan.is_complete() { "all" } else { "the remaining" };
-    writeln!(output, "the state is written: start {extent} nodes with their names and folders")?;
+    writeln!(output, "the state is written: start all nodes with their names and folders")?;
+    if !plan.is_complete() {
+        writeln!(output, "where a folder is lost, start the node of that name with an empty one")?;
+    }
     Ok(())
 }

@@ -191,7 +191,7 @@ impl Coordinator {
     ///
     /// # Errors
     ///
-    /// [`CoordinatorError::Needed`] if a group would be left without a majority;
+    /// [`CoordinatorError::Needed`] if no new leader could take over from those whom it leaves;
     /// [`CoordinatorError::NoMember`] if it is not a member.
     pub fn leave(&mut self, peer: Peer) -> Result<(), CoordinatorError> {
         if !self.view.has(peer) {
@@ -204,12 +204,12 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Whether a group would lose its majority if this member stopped now.
+    /// Whether too few members of a group would be left for a takeover if this member stopped now.
     pub fn is_needed(&self, peer: Peer) -> bool {
         let stays = |member: &&Peer| **member != peer && self.view.has(**member);
         self.view.groups.iter().any(|(_, group)| {
             let left = group.members.iter().filter(stays).count();
-            group.members.contains(&peer) && left < group.majority()
+            group.members.contains(&peer) && left < group.witnesses()
         })
     }
 
@@ -260,8 +260,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Whether a member may be removed by these votes: they suffice, and no group would be left
-    /// without a majority.
+    /// Whether a member may be removed by these votes: they suffice, and from what is left of each
+    /// group a new leader can take over.
     pub fn may_vote_out(&self, member: Peer, voters: &[Peer]) -> bool {
         self.view.is_voted_out(member, voters) && !self.is_needed(member)
     }
@@ -398,6 +398,25 @@ mod tests {
         assert_eq!(coordinator.leave(peers[3]), Err(CoordinatorError::Needed));
     }
 
+    /// Half of an even group hold all that was committed: one of two nodes may stop.
+    #[test]
+    fn as_many_stay_as_a_takeover_asks() {
+        for (members, stay) in [(2, 1), (3, 2), (4, 2), (5, 3)] {
+            let (mut coordinator, peers) = cluster(members);
+            let segment = coordinator.view().segment(peers[0]).expect("a super peer");
+            let term = Term { number: 1, leader: peers[0] };
+            let group = Group { term, members: peers.clone() };
+            assert_eq!(group.witnesses(), stay);
+            let regroup = Proposal::Regroup { segment, group, replaces: Vec::new() };
+            assert_eq!(coordinator.propose(&regroup, 0), Ok(()));
+            for peer in &peers[stay..] {
+                assert_eq!(coordinator.leave(*peer), Ok(()), "{stay} of {members} stay");
+            }
+            let needed = if stay == 1 { Ok(()) } else { Err(CoordinatorError::Needed) };
+            assert_eq!(coordinator.leave(peers[0]), needed, "{stay} of {members} are left");
+        }
+    }
+
     #[test]
     fn a_majority_of_the_watchers_votes_a_member_out_and_its_lease_ends_first() {
         let (mut coordinator, peers) = cluster(5);
@@ -445,11 +464,11 @@ mod tests {
     }
 
     #[test]
-    fn no_vote_takes_a_group_its_majority() {
+    fn no_vote_takes_a_group_what_a_takeover_asks() {
         let (mut coordinator, peers) = cluster(3);
         let segment = coordinator.view().segment(peers[0]).expect("a super peer");
         let term = Term { number: 1, leader: peers[0] };
-        let group = Group { term, members: vec![peers[0], peers[2]] };
+        let group = Group { term, members: vec![peers[2]] };
         let regroup = Proposal::Regroup { segment, group, replaces: Vec::new() };
         assert_eq!(coordinator.propose(&regroup, 0), Ok(()));
         for member in [peers[2], peers[1]] {
