@@ -1,6 +1,6 @@
 //! Shell completions and manual pages, made from the command line's own definition.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use amalgam_bench::Usage;
@@ -24,8 +24,16 @@ const EXIT_CODES: &str = "Exit codes: ";
 ///
 /// If it cannot be written.
 pub fn completions(command: Command, shell: Shell) -> Result<()> {
-    let script = script(command, shell)?;
-    Ok(std::io::stdout().write_all(script.as_bytes())?)
+    print(script(command, shell)?.as_bytes())
+}
+
+/// Prints what a reader may have had enough of before it ends.
+fn print(text: &[u8]) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    match output.write_all(text).and_then(|()| output.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        printed => Ok(printed?),
+    }
 }
 
 fn script(command: Command, shell: Shell) -> Result<String> {
@@ -123,7 +131,7 @@ pub fn page(command: Command, names: &[String]) -> Result<()> {
         command =
             found.with_context(|| format!("there is no command '{}'", names.join(" "))).usage()?;
     }
-    Ok(std::io::stdout().write_all(&render(&command)?)?)
+    print(&render(&command)?)
 }
 
 /// Writes the pages of the program and of all its commands into `folder`, one file each, such as

@@ -277,6 +277,13 @@ fn completions_and_manual_pages_know_the_options() {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.contains(mention), "{arguments:?}: {text}");
     }
+    // As into `head`, which has seen enough.
+    for arguments in [["completions", "bash"], ["man", "serve"]] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = command(&arguments).stdout(writer).output().expect("it runs");
+        assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    }
     assert!(!run(&["man", "nothing"]).status.success());
     assert!(!run(&["completions", "nothing"]).status.success());
 }
