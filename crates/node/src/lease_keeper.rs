@@ -118,6 +118,10 @@ pub fn keep_lease(
     while !state.is_stopping() {
         let now_ms = boot_ms();
         let is_kept = renewal.renew(state, membership, me, now_ms).and_then(|()| {
+            // It may have been told to while it waited for the coordinator.
+            if state.is_stopping() {
+                return Ok(());
+            }
             flush_if_due(state, membership);
             publish_snapshot(state, membership, me, copy.as_mut())
         });
@@ -143,14 +147,18 @@ pub fn keep_lease(
     leave(state, membership, me);
 }
 
-/// Leaves the cluster once the event loop has ended. If it does not end, the lease will.
+/// Leaves the cluster once the event loop has ended. If it does not end, the lease will; one that
+/// is over needs no end, and its coordinator may be one that does not answer.
 fn leave(state: &NodeState, membership: &dyn Membership, me: Peer) {
     let until_ms = state.deadline_ms();
     // The gateway turns its clients away.
     state.set_deadline_ms(0);
-    while !state.has_loop_ended() {
+    loop {
         if boot_ms() >= until_ms {
             return;
+        }
+        if state.has_loop_ended() {
+            break;
         }
         std::thread::sleep(END_PAUSE);
     }
@@ -429,6 +437,11 @@ mod tests {
             leaving.join().expect("it leaves");
         });
         assert!(!is_member());
+        // A coordinator without an answer would hold up one whose lease is over.
+        let (membership, me, state) = member(60_000);
+        state.set_loop_ended();
+        leave(&state, &membership, me);
+        assert!(membership.snapshot().expect("it is here").view.has(me), "its lease ends");
     }
 
     #[test]
