@@ -11,6 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use amalgam_node::cluster::chunks::ChunkError;
 use amalgam_node::{ClusterClient, STATE_FILE};
 use support::chunks::Written;
 use support::etcd::EtcdProcess;
@@ -418,6 +419,65 @@ fn what_a_killed_node_acknowledged_is_there() {
     written.write(&mut home);
     written.check(&mut home);
     println!("all was read {} ms after the second was killed", killed.elapsed().as_millis());
+    drop(nodes);
+    std::fs::remove_dir_all(&folder).expect("it is there");
+}
+
+/// Whoever had the lock of a chunk before changes nothing, whichever node owns the chunk now.
+#[test]
+fn the_tokens_of_a_lock_ascend_though_its_owners_die() {
+    const LEASE_MS: u64 = 600_000;
+    let Some(etcd) = EtcdProcess::start() else {
+        eprintln!("skipped: there is no etcd (Debian: etcd-server)");
+        return;
+    };
+    let folder = temporary("locks");
+    let mut nodes = all_backed_up(&etcd, &folder, &["one", "two", "three", "four"]);
+    wait_for_copies(&nodes.iter().collect::<Vec<_>>());
+    let connect = |nodes: &[Running]| {
+        let all: Vec<String> = nodes.iter().map(|node| node.nodes[0].0.clone()).collect();
+        ClusterClient::connect(&all, "", 1 << 20).expect("one answers")
+    };
+    let (mut first, mut second) = (connect(&nodes), connect(&nodes));
+    let id = first.create(b"0").expect("there is room");
+    let mut tokens = vec![first.lock(id, LEASE_MS).expect("it is free")];
+    for value in [b"1", b"2"] {
+        // The lock changes hands, and its owner dies.
+        let former = *tokens.last().expect("one");
+        first.put_fenced(id, value, former).expect("it holds the lock");
+        assert_eq!(second.lock(id, LEASE_MS), Err(ChunkError::Locked));
+        first.unlock(id).expect("it holds the lock");
+        tokens.push(second.lock(id, LEASE_MS).expect("it is free"));
+        let is_owner = |node: &Running| {
+            let asked = ClusterClient::connect(&[node.nodes[0].0.clone()], "", 1 << 20);
+            asked.and_then(|mut client| client.holding(id)).expect("it answers").is_some()
+        };
+        let owner = nodes.iter().position(is_owner).expect("one owns it");
+        nodes.remove(owner).kill();
+        // Until the next owner serves it, nothing is done.
+        let begin = Instant::now();
+        let until_served = |change: &mut dyn FnMut() -> Result<(), ChunkError>| loop {
+            match change() {
+                Err(ChunkError::Unavailable | ChunkError::Unknown) => {
+                    assert!(begin.elapsed() < 2 * PATIENCE, "nobody takes over");
+                }
+                done => return done,
+            }
+        };
+        let token = *tokens.last().expect("one");
+        assert_eq!(until_served(&mut || second.put_fenced(id, b"held", token)), Ok(()));
+        for stale in &tokens[..tokens.len() - 1] {
+            let late = until_served(&mut || first.put_fenced(id, b"late", *stale));
+            assert_eq!(late, Err(ChunkError::Fenced), "{tokens:?}");
+            assert_eq!(first.delete_fenced(id, *stale), Err(ChunkError::Fenced));
+        }
+        assert_eq!(first.lock(id, LEASE_MS), Err(ChunkError::Locked), "it outlives its owner");
+        assert_eq!(first.get(id).expect("it is there"), b"held");
+        second.unlock(id).expect("it holds the lock");
+        assert_eq!(second.put_fenced(id, b"late", token), Err(ChunkError::Fenced));
+        tokens.push(first.lock(id, LEASE_MS).expect("it is free"));
+    }
+    assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
     drop(nodes);
     std::fs::remove_dir_all(&folder).expect("it is there");
 }
