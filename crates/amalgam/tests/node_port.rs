@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::fs::File;
 use std::io::Read;
 use std::net::TcpStream;
 use std::process::Command;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use amalgam_node::ClusterClient;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use support::{PATIENCE, Running, command, expect};
+use support::{PATIENCE, Running, command, expect, temporary};
 
 /// Descriptors of the node in this test, which it cannot raise.
 const FILES: u64 = 256;
@@ -46,7 +47,9 @@ fn open(connections: &[TcpStream]) -> usize {
 #[test]
 fn clients_that_say_nothing_make_room() {
     let arguments = ["cluster", "dev", "--nodes", "1", "--port", "0", "--threads", "1"];
-    let cluster = Running::start_with(&mut limited(&command(&arguments)));
+    let (log, begin) = (temporary("node-port.log"), Instant::now());
+    let complaints = File::create(&log).expect("a file");
+    let cluster = Running::start_with(limited(&command(&arguments)).stderr(complaints));
     let node = std::slice::from_ref(&cluster.nodes[0].0);
     let connect = |_| ClusterClient::connect(node, "", 0).expect("it is admitted");
     // More than it may keep open.
@@ -55,6 +58,11 @@ fn clients_that_say_nothing_make_room() {
     let chunk = client.create(b"a value").expect("it serves");
     assert_eq!(client.get(chunk), Ok(b"a value".to_vec()));
     drop(idle);
+    // What they can do again and again fills no log.
+    let complaints = std::fs::read_to_string(&log).expect("it is there");
+    let shortages = complaints.matches("no connection is accepted").count() as u64;
+    assert!((1..=1 + begin.elapsed().as_secs() / 5).contains(&shortages), "{complaints}");
+    std::fs::remove_file(&log).expect("it is there");
 }
 
 #[test]

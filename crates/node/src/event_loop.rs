@@ -118,6 +118,8 @@ pub struct EventLoop<S> {
     client_share: ClientShare,
     /// When the listener is polled again, in [`boot_ms`]; None while it is polled.
     accepts_from_ms: Option<u64>,
+    /// From when on a shortage of descriptors is logged again, in [`boot_ms`].
+    next_shortage_ms: u64,
     /// Packets from the node to itself.
     local: VecDeque<Packet>,
     relayed: BTreeMap<u64, Relay>,
@@ -179,6 +181,7 @@ impl<S: ChunkStore> EventLoop<S> {
             handshakes_left: 0,
             client_share: ClientShare::default(),
             accepts_from_ms: None,
+            next_shortage_ms: 0,
             local: VecDeque::new(),
             relayed: BTreeMap::new(),
             next_relay: RELAY_FIRST,

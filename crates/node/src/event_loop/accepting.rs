@@ -23,6 +23,8 @@ const ACCEPTED_MAX: usize = 64;
 pub(super) const HANDSHAKES_A_TURN: usize = 8;
 /// Pause of the listener after the system had no descriptor or memory left, in milliseconds.
 const ACCEPT_PAUSE_MS: u64 = 100;
+/// How long nothing more is logged of a shortage that lasts, in milliseconds.
+const SHORTAGE_LOG_MS: u64 = 5_000;
 
 /// A connection whose descriptor is not reserved.
 fn unreserved(socket: TcpStream) -> io::Result<TcpStream> {
@@ -63,16 +65,20 @@ impl<S: ChunkStore> EventLoop<S> {
     /// Stops polling the listener for a while, which would only fail again at once, and closes a
     /// connection that has proved nothing yet, or a client if there is none.
     fn pause_accepting(&mut self, error: &str) {
-        log::warn!(
-            error, pause_ms = ACCEPT_PAUSE_MS;
-            "no connection is accepted for a moment: raise the limit of open files (ulimit -n)"
-        );
+        let now_ms = boot_ms();
+        if now_ms >= self.next_shortage_ms {
+            self.next_shortage_ms = now_ms + SHORTAGE_LOG_MS;
+            log::warn!(
+                error, pause_ms = ACCEPT_PAUSE_MS;
+                "no connection is accepted for a moment: raise the limit of open files (ulimit -n)"
+            );
+        }
         let number = self.unauthenticated.oldest_of_most().or_else(|| self.quietest_client());
         if let Some(number) = number {
             self.close(number);
         }
         if epoll::delete(&self.epoll, &self.listener).is_ok() {
-            self.accepts_from_ms = Some(boot_ms() + ACCEPT_PAUSE_MS);
+            self.accepts_from_ms = Some(now_ms + ACCEPT_PAUSE_MS);
         }
     }
 
