@@ -595,10 +595,8 @@ impl<P: NodeProcess> World<P> {
             return;
         }
         self.note_recovered();
-        // The logs hold everything until a node crashes alone and is replaced.
         self.crashed_alone |= self.nodes.values().any(|node| !self.view().has(node.peer));
-        let is_in_logs = self.is_recovering_all() && !self.crashed_alone;
-        if !is_in_logs && !self.is_backed_up() {
+        if !self.is_in_logs() && !self.is_backed_up() {
             return self.queue.schedule(self.now_ms + 20, Event::ClusterStops);
         }
         if self.hang_before_stop() {

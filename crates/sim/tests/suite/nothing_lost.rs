@@ -54,7 +54,8 @@ fn nothing_is_lost_in_any_scenario() {
         let path = file.expect("a file").path();
         let text = std::fs::read_to_string(&path).expect("text");
         let scenario = Scenario::parse(&text).expect("a scenario");
-        for seed in seeds(0, 4) {
+        // Two nodes cost little, and have no majority without one of them.
+        for seed in seeds(0, if scenario.nodes == 2 { 100 } else { 4 }) {
             let run = Run::execute(seed, Mutant::None, &scenario);
             assert_eq!(run.violations, Vec::<String>::new(), "seed {seed} of {}", path.display());
             writes += run.acknowledged;
