@@ -27,7 +27,7 @@ problems! {
     UNKNOWN_STATISTIC NOT_FOUND "ERROR";
     /// A line without the arguments its command needs.
     BAD_FORMAT INVALID "CLIENT_ERROR bad command line format";
-    /// `delete` with arguments that it does not take.
+    /// `delete` with four words behind the key, or more.
     DELETE_USAGE INVALID "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
     /// A line too short for its command (`stats cachedump` with too few arguments).
     BAD_LINE INVALID "CLIENT_ERROR bad command line";

@@ -310,7 +310,7 @@ fn parse_arithmetic<'a>(mut tokens: Tokens<'a>, line: Line<'a>, is_decrement: bo
     let (Some(key), Some(delta)) = (tokens.next(), tokens.next()) else {
         return line.bad_format();
     };
-    let quiet = delta == b"noreply" || is_quiet(tokens, 3);
+    let quiet = tokens.last(3).unwrap_or(delta) == b"noreply";
     let reply = Reply::text(TextReply { form: TextForm::Number, quiet });
     if key.len() > MAX_KEY_BYTES {
         return line.refuse(Refusal::new(reply, Problem::BAD_FORMAT));
@@ -327,11 +327,9 @@ fn parse_delete<'a>(mut tokens: Tokens<'a>, line: Line<'a>) -> Step<'a> {
     // Even a key of that name counts where it is the last token.
     let quiet = tokens.last(2).unwrap_or(key) == b"noreply";
     let reply = Reply::text(TextReply { form: TextForm::Deleted, quiet });
-    // A time of 0 is left from old clients. More is refused, as memcached 1.6.18 does and
-    // memccapable asks; 1.6.45 passes over it.
-    match (tokens.next(), tokens.next(), tokens.next()) {
-        (None | Some(b"0" | b"noreply"), None, _) | (Some(b"0"), Some(b"noreply"), None) => {}
-        _ => return line.refuse(Refusal::new(reply, Problem::DELETE_USAGE)),
+    // memcached ignores what follows the key, once a time. Four words are too many for memccapable.
+    if tokens.nth(3).is_some() {
+        return line.refuse(Refusal::new(reply, Problem::DELETE_USAGE));
     }
     if key.len() > MAX_KEY_BYTES {
         return line.refuse(Refusal::new(reply, Problem::BAD_FORMAT));
@@ -344,7 +342,7 @@ fn parse_touch<'a>(mut tokens: Tokens<'a>, line: Line<'a>) -> Step<'a> {
     let (Some(key), Some(expiry)) = (tokens.next(), tokens.next()) else {
         return line.bad_format();
     };
-    let quiet = expiry == b"noreply" || is_quiet(tokens, 3);
+    let quiet = tokens.last(3).unwrap_or(expiry) == b"noreply";
     let reply = Reply::text(TextReply { form: TextForm::Touched, quiet });
     if key.len() > MAX_KEY_BYTES {
         return line.refuse(Refusal::new(reply, Problem::BAD_FORMAT));

@@ -307,7 +307,10 @@ impl Generator {
                 };
                 Command::line(format!("{verb} {} {delta}{noreply}", self.key()))
             }
-            78..86 => Command::line(format!("delete {}{noreply}", self.key())),
+            78..86 => {
+                let words = if self.is_old { &["", " 0"][..] } else { &["", " 0", " x", " 5 x"] };
+                Command::line(format!("delete {}{}{noreply}", self.key(), self.pick(words)))
+            }
             86..91 => Command::line(format!("touch {} {}{noreply}", self.key(), self.expiry())),
             91..97 => {
                 let verb = self.pick(&["gat", "gats"]);

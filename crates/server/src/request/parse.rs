@@ -149,12 +149,13 @@ pub fn parse<'i, S: Store>(
                     slot.protocol_state.has_unparsed_input = at < input.len();
                     requests_left = 0;
                 }
-                Command::Quit | Command::Watch(_) => at = input.len(),
+                Command::Quit => at = input.len(),
                 // What follows is parsed under other limits once this is done, or waits for a dump.
-                // A flush waits for the batches of other workers.
+                // A flush waits for the batches of other workers, and a watcher sends no requests.
                 Command::LogIn { .. }
                 | Command::Authenticate { .. }
                 | Command::LruCrawler(_)
+                | Command::Watch(_)
                 | Command::FlushAll { .. } => {
                     slot.protocol_state.has_unparsed_input = at < input.len();
                     requests_left = 0;

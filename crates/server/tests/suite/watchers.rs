@@ -101,8 +101,10 @@ fn watchers_are_counted_bounded_and_removed() {
     let mut watchers: Vec<_> = (0..20).map(|_| Watcher::new(&server, " mutations")).collect();
     assert_eq!(client.stat("log_watchers"), "20");
     client.talk("watch\r\n", "WATCHER_TOO_MANY log watcher limit reached\r\n");
-    client.talk("watch nothing\r\n", "ERROR\r\n");
+    client.talk("watch nothing\r\nmn\r\n", "ERROR\r\nMN\r\n");
     client.talk("mn\r\nwatch\r\n", "MN\r\nERROR cannot pipeline other commands before watch\r\n");
+    let full = "WATCHER_TOO_MANY log watcher limit reached\r\nMN\r\n";
+    client.talk("watch\r\nmn\r\n", full);
     watchers.truncate(1);
     while client.stat("log_watchers") != "1" {
         std::thread::sleep(std::time::Duration::from_millis(1));
