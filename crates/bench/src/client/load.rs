@@ -21,7 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 ///
 /// If the connection fails, or a reply is neither `STORED` nor an out-of-memory error.
 pub fn load(arguments: &ServerArguments, address: SocketAddr) -> anyhow::Result<u64> {
-    let mut stream = TcpStream::connect(address).with_context(|| format!("no {address}"))?;
+    let mut stream =
+        TcpStream::connect(address).with_context(|| format!("cannot connect to {address}"))?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
