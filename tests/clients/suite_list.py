@@ -89,6 +89,17 @@ def named_results(pattern, words):
     return parse
 
 
+def junit_results(report):
+    """The result of each test by name, from a file in JUnit's format."""
+    results = {}
+    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+        name = f"{case.get('classname')}.{case.get('name')}"
+        outcome = {child.tag for child in case} & {"failure", "error", "skipped"}
+        failed = outcome & {"failure", "error"}
+        results[name] = "failed" if failed else "skipped" if outcome else "passed"
+    return results
+
+
 class Suite:
     """One suite. `known` and `cluster` map names of tests to the reason why they differ."""
 
@@ -149,13 +160,7 @@ class PythonSuite(Suite):
         return [self.python, "-m", "pytest", *options, *arguments]
 
     def parse(self, text, command):
-        results = {}
-        for case in xml.etree.ElementTree.parse(self.report).iter("testcase"):
-            name = f"{case.get('classname')}.{case.get('name')}"
-            outcome = {child.tag for child in case}
-            failed = outcome & {"failure", "error"}
-            results[name] = "failed" if failed else "skipped" if outcome else "passed"
-        return results
+        return junit_results(self.report)
 
 
 class Pymemcache(PythonSuite):
@@ -484,6 +489,63 @@ class PhpMemcached(CheckedOut):
         return self.parsed(text.replace("\r", "\n"))
 
 
+class JavaSuite(CheckedOut):
+    """A suite that Maven builds and runs. `options` let a present compiler take its sources."""
+
+    options = []
+    # A test without a server: with it Maven fetches all that it needs.
+    trial = []
+    goals = []
+
+    def maven(self, *arguments):
+        return ["mvn", "-B", "-q", "-Dmaven.test.failure.ignore=true", *self.options, *arguments]
+
+    def prepare(self, work):
+        super().prepare(work)
+        need("mvn", "maven and a JDK")
+        call(self.maven("test-compile", *self.trial), self.folder)
+
+    def reports(self):
+        return (self.folder / "target").glob("*-reports/TEST-*.xml")
+
+    def commands(self, work, output):
+        super().prepare(work)
+        for report in self.reports():
+            report.unlink()
+        return [(self.maven("-o", *self.goals), self.folder, {})]
+
+    def parse(self, text, command):
+        results = {}
+        for report in self.reports():
+            results.update(junit_results(report))
+        return results
+
+
+class Xmemcached(JavaSuite):
+    name = directory = "xmemcached"
+    version_file = "pom.xml"
+    version_pattern = r"<artifactId>xmemcached</artifactId>\s*<version>(.*)</version>"
+    on_a_cluster = True
+    # Calls that later versions of the language find ambiguous; a formatter that the build runs.
+    options = ["-Dmaven.compiler.source=7", "-Dmaven.compiler.target=7", "-Dformatter.skip=true"]
+    trial = ["failsafe:integration-test", "-Dit.test=QueueTest"]
+    # The others need no server.
+    goals = ["failsafe:integration-test"]
+
+
+class Spymemcached(JavaSuite):
+    name = directory = "spymemcached"
+    on_a_cluster = True
+    options = ["-Dmaven.compiler.source=8", "-Dmaven.compiler.target=8"]
+    options += ["-Dproject.build.sourceEncoding=UTF-8"]
+    trial = ["surefire:test", "-Dtest=AddrUtilTest"]
+    # A test that waits for an answer that never comes must not end the others.
+    goals = ["surefire:test", "-DforkMode=always", "-Dsurefire.timeout=300"]
+
+    def version(self):
+        return call(["git", "describe", "--tags", "--always"], self.folder).strip()
+
+
 SUITES = [
     Pymemcache(),
     Pylibmc(),
@@ -494,6 +556,8 @@ SUITES = [
     Aiomcache(),
     Dalli(),
     PhpMemcached(),
+    Spymemcached(),
+    Xmemcached(),
 ]
 
 
