@@ -10,7 +10,7 @@ use amalgam_op::ItemView;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::connections::connection::Connection;
-use crate::connections::freed_memory::FreedMemory;
+use crate::connections::freed_memory::{FreedMemory, ResidentMemory};
 use crate::connections::reactor::Reactor;
 use crate::net::registry::ConnectionInfo;
 use crate::net::sockets::{Listener, accept, local_name};
@@ -53,6 +53,8 @@ pub struct Acceptor<'s, S: Store> {
     /// The buffers' memory in bytes that the index was last told of.
     reported_bytes: usize,
     freed_memory: FreedMemory,
+    /// None if the index was opened elsewhere: what else the process holds is not known here.
+    resident_memory: Option<ResidentMemory>,
     /// The sweep under way, if one is.
     sweep: Option<Sweep<'s, S>>,
 }
@@ -66,6 +68,8 @@ impl<'s, S: Store> Acceptor<'s, S> {
         reload_requested: &'s AtomicBool,
     ) -> Self {
         let (next_worker, paused_at, reported_bytes) = (0, None, 0);
+        let limit_bytes = state.settings.memory_bytes;
+        let has_engine = state.engine_controls.is_some();
         Self {
             state,
             listeners,
@@ -75,6 +79,7 @@ impl<'s, S: Store> Acceptor<'s, S> {
             paused_at,
             reported_bytes,
             freed_memory: FreedMemory::default(),
+            resident_memory: has_engine.then(|| ResidentMemory::of_server(limit_bytes)),
             sweep: None,
         }
     }
@@ -233,7 +238,11 @@ impl<'s, S: Store> Acceptor<'s, S> {
     /// Gives the index the part of the memory limit that the buffers do not take, and the system
     /// what they have freed.
     fn balance_memory(&mut self) {
-        self.freed_memory.give_back(self.state.buffers.total_bytes(), Instant::now());
+        let now = Instant::now();
+        self.freed_memory.give_back(self.state.buffers.total_bytes(), now);
+        if let Some(resident) = self.resident_memory.as_mut().filter(|one| one.looks(now)) {
+            resident.watch(self.state.index.statistics().memory.used as usize, now);
+        }
         let used = self.state.buffers.reserved_bytes();
         if used.abs_diff(self.reported_bytes) >= MEMORY_STEP_BYTES {
             self.reported_bytes = used;

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use amalgam_index::{Begun, Store, Worker as _};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
-use crate::connections::budget::MAX_OUTPUT_BYTES;
+use crate::connections::budget::{MAX_OUTPUT_BYTES, spare_limit};
 use crate::connections::connection::{Bounds, Connection, Input, OWN_BUFFER_BYTES, Received};
 use crate::connections::protocol_state::{READ_BYTES, TurnBudget};
 use crate::connections::reactor::{
@@ -68,9 +68,6 @@ const SPARE_BUFFERS: usize = 256;
 /// The largest output buffer that is kept for reuse.
 const SPARE_BUFFER_BYTES: usize = 256 << 10;
 
-/// Bytes of all output buffers that a worker keeps for reuse, at most.
-const SPARE_TOTAL_BYTES: usize = 4 << 20;
-
 /// The longest wait for events; after it the worker looks at the clock.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
@@ -106,6 +103,8 @@ pub struct Worker<'s, S: Store + 's> {
     spare: Vec<Vec<u8>>,
     /// The sum of the capacities of `spare`.
     spare_bytes: usize,
+    /// Its largest value.
+    max_spare_bytes: usize,
     counts: Counts,
     stopwatch: Stopwatch,
     sampler: Sampler<'s>,
@@ -158,6 +157,7 @@ impl<'s, S: Store> Worker<'s, S> {
             slots: Vec::new(),
             spare: Vec::new(),
             spare_bytes: 0,
+            max_spare_bytes: spare_limit(&state.settings),
             counts: Counts::default(),
             stopwatch: Stopwatch::default(),
             sampler: state.hot_keys.sampler(number),
@@ -589,7 +589,7 @@ impl<'s, S: Store> Worker<'s, S> {
                 }
                 let bytes = buffer.capacity();
                 let is_kept = bytes <= SPARE_BUFFER_BYTES
-                    && self.spare_bytes + bytes <= SPARE_TOTAL_BYTES
+                    && self.spare_bytes + bytes <= self.max_spare_bytes
                     && self.spare.len() < SPARE_BUFFERS;
                 if is_kept && bytes > 0 {
                     self.spare_bytes += bytes;

@@ -10,6 +10,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::settings::Settings;
+
 /// Bytes of output of one connection from which on its requests wait until the output is drained,
 /// at most.
 pub const MAX_OUTPUT_BYTES: usize = 256 << 10;
@@ -19,6 +21,19 @@ const MIN_OUTPUT_BYTES: usize = 16 << 10;
 
 /// Bytes of output of all connections of one batch, about.
 pub const BATCH_OUTPUT_BYTES: usize = 4 << 20;
+
+/// Bytes of the output buffers that a worker keeps for reuse, at most.
+const SPARE_BYTES: usize = 4 << 20;
+
+/// Those of all workers take 1/N of the memory limit, at most.
+const SPARE_LIMIT_PARTS: usize = 64;
+
+/// Bytes of the output buffers that each worker may keep for reuse. No connection is charged for
+/// them.
+pub fn spare_limit(settings: &Settings) -> usize {
+    let share = settings.memory_bytes / SPARE_LIMIT_PARTS / settings.threads.max(1);
+    share.min(SPARE_BYTES)
+}
 
 /// Counts the bytes that connections keep from one batch to the next. Shared by all threads.
 pub struct BufferBudget {
@@ -112,6 +127,15 @@ mod tests {
         assert_eq!(budget.output_allowance(8), (1 << 20) / 8);
         budget.recharge(7 << 20, 9 << 20);
         assert_eq!(budget.output_allowance(1), MIN_OUTPUT_BYTES);
+    }
+
+    #[test]
+    fn buffers_kept_for_reuse_are_a_small_part_of_the_limit() {
+        for (memory_mib, threads, kib) in [(32, 4, 128), (64, 1, 1024), (4096, 4, 4096)] {
+            let memory_bytes = memory_mib << 20;
+            let settings = Settings { memory_bytes, threads, ..Settings::default() };
+            assert_eq!(spare_limit(&settings), kib << 10);
+        }
     }
 
     #[test]

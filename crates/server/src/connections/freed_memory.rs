@@ -20,10 +20,16 @@ const QUIET: Duration = Duration::from_secs(2);
 /// How often [`ResidentMemory::watch`] looks.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// The free memory that the allocator of a node may keep resident, in bytes; or 1/N of the resident
-/// bytes of which no use is known, if that is more.
+/// The free memory that the allocator may keep resident, in bytes; or 1/N of the resident bytes of
+/// which no use is known, if that is more.
 const UNUSED_BYTES: usize = 8 << 20;
 const UNUSED_PARTS: usize = 32;
+
+/// The free memory that the allocator of a server without a cluster may keep resident: 1/N of the
+/// memory limit, within these bounds.
+const UNUSED_LIMIT_PARTS: usize = 64;
+const LEAST_UNUSED_BYTES: usize = 512 << 10;
+const MOST_UNUSED_BYTES: usize = 64 << 20;
 
 /// Watches how many bytes buffers take. Used by one thread.
 #[derive(Debug, Default)]
@@ -34,13 +40,16 @@ pub struct FreedMemory {
     low_since: Option<Instant>,
 }
 
-/// Watches the resident memory of a process, for a node: its failovers and catch-ups take several
-/// times what it needs otherwise, and may begin and end between two looks, so that what is in use
-/// at a look says little. Used by one thread.
+/// Watches the resident memory of a process: a node's failovers and catch-ups take several times
+/// what it needs otherwise, and a server's bursts of requests a good part of a small limit. Both
+/// may begin and end between two looks, so that what is in use at a look says little. Used by one
+/// thread.
 #[derive(Debug)]
 pub struct ResidentMemory {
     /// When it is looked at next.
     next_look: Option<Instant>,
+    /// Free memory that may stay resident, in bytes.
+    kept_bytes: usize,
     /// The least resident bytes of which no use was known at any look since memory was last given
     /// back, and right after that: stacks, and pieces between those in use, which giving back does
     /// not change. `usize::MAX` before the first look. Relaxed: no other memory depends on it.
@@ -49,16 +58,29 @@ pub struct ResidentMemory {
 
 impl Default for ResidentMemory {
     fn default() -> Self {
-        Self { next_look: None, rest_bytes: Arc::new(AtomicUsize::new(usize::MAX)) }
+        let rest_bytes = Arc::new(AtomicUsize::new(usize::MAX));
+        Self { next_look: None, kept_bytes: UNUSED_BYTES, rest_bytes }
     }
 }
 
 impl ResidentMemory {
+    /// For a server with this memory limit.
+    pub fn of_server(limit_bytes: usize) -> Self {
+        let share = limit_bytes / UNUSED_LIMIT_PARTS;
+        let kept_bytes = share.clamp(LEAST_UNUSED_BYTES, MOST_UNUSED_BYTES);
+        Self { kept_bytes, ..Self::default() }
+    }
+
+    /// Whether [`ResidentMemory::watch`] looks now.
+    pub fn looks(&self, now: Instant) -> bool {
+        cfg!(target_env = "gnu") && self.next_look.is_none_or(|next| now >= next)
+    }
+
     /// Gives free memory back to the system once more of it is resident than is worth keeping.
     /// `elsewhere_bytes` are in use without having come from the allocator. Call it once a second
     /// or more often. Does nothing where the C library is not GNU's: musl's keeps little.
     pub fn watch(&mut self, elsewhere_bytes: usize, now: Instant) {
-        if !cfg!(target_env = "gnu") || self.next_look.is_some_and(|next| now < next) {
+        if !self.looks(now) {
             return;
         }
         self.next_look = Some(now + LOOK);
@@ -75,7 +97,7 @@ impl ResidentMemory {
     /// Whether `unused`, the resident bytes of which no use is known, are worth giving back.
     fn is_due(&self, unused: usize) -> bool {
         let rest = self.rest_bytes.fetch_min(unused, Ordering::Relaxed).min(unused);
-        unused - rest >= UNUSED_BYTES.max(rest / UNUSED_PARTS)
+        unused - rest >= self.kept_bytes.max(rest / UNUSED_PARTS)
     }
 }
 
@@ -157,6 +179,17 @@ mod tests {
         assert!(!is_due(32) && !is_due(10) && !is_due(17) && is_due(18), "some was used again");
         rest_is(640);
         assert!(!is_due(659) && is_due(660), "a part of much");
+    }
+
+    #[test]
+    fn a_server_keeps_a_part_of_its_limit() {
+        for (limit_mib, kept_kib) in
+            [(16, 512), (32, 512), (64, 1024), (1024, 16_384), (8192, 65_536)]
+        {
+            let memory = ResidentMemory::of_server(limit_mib << 20);
+            assert!(!memory.is_due(2 << 20) && !memory.is_due((2 << 20) + (kept_kib << 10) - 1));
+            assert!(memory.is_due((2 << 20) + (kept_kib << 10)), "{limit_mib} MiB");
+        }
     }
 
     /// The free pieces lie between others, and no look has seen them in use.
