@@ -31,8 +31,8 @@ const TRIES_MAX: u32 = 1_000;
 const PATIENCE_MS: u64 = 30_000;
 /// The circuit breaker of a node: once an operation was given up that this node had refused, others
 /// are given up when it refuses them after this time: waiting has been shown not to help. After
-/// [`BREAKER_OPEN_MS`], one at a time waits again, until the node answers it. Only for clients whose
-/// patience was set.
+/// [`BREAKER_OPEN_MS`], one at a time waits again, until the node answers it. Only for clients
+/// whose patience was set.
 const BREAKER_PATIENCE_MS: u64 = PAUSE_MS;
 const BREAKER_OPEN_MS: u64 = 1_000;
 /// Retries without a pause. A new owner that does not know of its ownership yet, as after a crash,

@@ -257,8 +257,8 @@ impl RangeMap {
         }
     }
 
-    /// As [`Self::assign`] for each of many ranges, which are disjoint and ascending; a leaf is packed
-    /// once for all that it contains.
+    /// As [`Self::assign`] for each of many ranges, which are disjoint and ascending; a leaf is
+    /// packed once for all that it contains.
     pub fn assign_all(&mut self, edits: &[(IdRange, Option<Placement>)]) {
         let mut rest = edits;
         while let [(ids, placement), others @ ..] = rest {

@@ -97,8 +97,8 @@ impl PendingReplies {
         self.next += 1;
     }
 
-    /// Divides the replies that have waited for [`TOGETHER_MS`]: an operation that waits for a backup
-    /// which is dead or slow holds up no other. Moves what waits for nothing to `ready`.
+    /// Divides the replies that have waited for [`TOGETHER_MS`]: an operation that waits for a
+    /// backup which is dead or slow holds up no other. Moves what waits for nothing to `ready`.
     pub fn divide(&mut self, now_ms: u64, ready: &mut Vec<PendingReply>) {
         let end = self.next;
         let is_late = |held: &Held| now_ms >= held.since_ms + TOGETHER_MS;
