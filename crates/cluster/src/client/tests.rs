@@ -5,10 +5,19 @@ use crate::ids::NodeId;
 use crate::overlay::{Located, Message, OverlaySettings};
 use crate::ranges::{Placement, Range};
 
+fn peer(number: u16) -> Peer {
+    Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 }
+}
+
+/// A locator whose only super peer is this one.
+fn locator_of(peer: Peer) -> Locator {
+    Locator::new(peer, OverlaySettings::default(), 1 << 16, vec![peer])
+}
+
 #[test]
 fn an_operation_ends_however_long_each_try_takes() {
-    let home = Peer { node: NodeId::new(0).expect("a node"), incarnation: 1 };
-    let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
+    let home = peer(0);
+    let mut locator = locator_of(home);
     for step_ms in [20, 5_000] {
         let mut client = Client::new(ClientId(1), home);
         let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
@@ -30,8 +39,8 @@ fn an_operation_ends_however_long_each_try_takes() {
 /// one that may have been executed.
 #[test]
 fn what_is_given_up_is_unknown_unless_every_try_was_refused() {
-    let home = Peer { node: NodeId::new(0).expect("a node"), incarnation: 1 };
-    let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
+    let home = peer(0);
+    let mut locator = locator_of(home);
     for (refused, expected) in
         [(1, ChunkError::Unknown), (2, ChunkError::Unavailable), (0, ChunkError::Unknown)]
     {
@@ -73,9 +82,8 @@ fn what_is_given_up_is_unknown_unless_every_try_was_refused() {
 /// range that moves.
 #[test]
 fn only_operations_of_a_node_that_waiting_does_not_help_end_early() {
-    let [failing, sound] =
-        [0, 1].map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
-    let mut locator = Locator::new(sound, OverlaySettings::default(), 1 << 16, vec![sound]);
+    let [failing, sound] = [0, 1].map(peer);
+    let mut locator = locator_of(sound);
     let mut client = Client::new(ClientId(1), sound);
     client.set_patience(1_000);
     // Creates at `home`, which refuses `refusals` times. Returns when it ended, and how.
@@ -115,9 +123,8 @@ fn only_operations_of_a_node_that_waiting_does_not_help_end_early() {
 /// these replies.
 #[test]
 fn a_client_whose_operation_waits_goes_on_under_another_id() {
-    let [slow, fast] =
-        [0, 1].map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
-    let mut locator = Locator::new(slow, OverlaySettings::default(), 1 << 16, vec![slow]);
+    let [slow, fast] = [0, 1].map(peer);
+    let mut locator = locator_of(slow);
     let mut client = Client::new(ClientId(1), slow);
     client.set_patience(PATIENCE_MS - 1);
     let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
@@ -155,9 +162,8 @@ fn a_client_whose_operation_waits_goes_on_under_another_id() {
 /// A session is opened along with an operation, by a request that may be refused as a whole.
 #[test]
 fn a_refused_session_does_not_count_as_the_refusal_of_another_operation() {
-    let [home, other] =
-        [0, 1].map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
-    let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
+    let [home, other] = [0, 1].map(peer);
+    let mut locator = locator_of(home);
     let mut client = Client::new(ClientId(1), home);
     let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
     let mut create = |client: &mut Client| {
@@ -179,8 +185,8 @@ fn a_refused_session_does_not_count_as_the_refusal_of_another_operation() {
 /// The responsible super peer may have died, and another takes over.
 #[test]
 fn an_unanswered_lookup_is_retried_until_the_deadline() {
-    let home = Peer { node: NodeId::new(0).expect("a node"), incarnation: 1 };
-    let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
+    let home = peer(0);
+    let mut locator = locator_of(home);
     let mut client = Client::new(ClientId(1), home);
     let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
     let action = Action::Get(ChunkId::from_bits(7).expect("an id"));
@@ -206,9 +212,8 @@ fn an_unanswered_lookup_is_retried_until_the_deadline() {
 /// A node whose lease ended still answers, but another node owns its chunks.
 #[test]
 fn an_owner_without_a_lease_is_looked_up_again() {
-    let [home, owner] =
-        [0, 1].map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
-    let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
+    let [home, owner] = [0, 1].map(peer);
+    let mut locator = locator_of(home);
     let mut client = Client::new(ClientId(1), home);
     let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
     let id = ChunkId::from_bits(7).expect("an id");
@@ -244,9 +249,8 @@ fn an_owner_without_a_lease_is_looked_up_again() {
 /// The replacement is looked up at once, and then at intervals.
 #[test]
 fn an_unreachable_owner_is_looked_up_again() {
-    let [home, owner] =
-        [0, 1].map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
-    let mut locator = Locator::new(home, OverlaySettings::default(), 1 << 16, vec![home]);
+    let [home, owner] = [0, 1].map(peer);
+    let mut locator = locator_of(home);
     let mut client = Client::new(ClientId(1), home);
     let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
     let id = ChunkId::from_bits(7).expect("an id");
@@ -275,9 +279,8 @@ fn an_unreachable_owner_is_looked_up_again() {
 /// A chunk created twice would leave one that nobody knows.
 #[test]
 fn a_create_goes_to_one_node() {
-    let [old, new] =
-        [0, 1].map(|number| Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 });
-    let mut locator = Locator::new(old, OverlaySettings::default(), 1 << 16, vec![old]);
+    let [old, new] = [0, 1].map(peer);
+    let mut locator = locator_of(old);
     let mut client = Client::new(ClientId(1), old);
     let (mut commands, mut asked, mut completions) = (Vec::new(), Vec::new(), Vec::new());
     let mut create = |client: &mut Client, now_ms, asked: &mut Vec<OutgoingRequest>| {
