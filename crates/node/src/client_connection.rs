@@ -19,7 +19,7 @@ use std::time::Duration;
 use amalgam_cluster::chunks::Request;
 use amalgam_cluster::overlay::Peer;
 use amalgam_cluster::wire::{
-    Control, FrameReader, Hello, PARTIAL, Packet, WIRE_VERSION, encode_frame,
+    Control, FrameReader, Hello, PARTIAL_REPLY, Packet, WIRE_VERSION, encode_frame,
 };
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -536,7 +536,7 @@ impl ClientConnection {
     pub fn next(&mut self) -> Result<Option<(u64, Packet)>, ClientError> {
         let frame = self.frames.next_frame();
         let frame = frame.map_err(|error| ClientError::Answer(error.to_string()))?;
-        let is_answer = frame.as_ref().is_some_and(|(number, _)| *number != PARTIAL);
+        let is_answer = frame.as_ref().is_some_and(|(number, _)| *number != PARTIAL_REPLY);
         self.in_flight = self.in_flight.saturating_sub(u64::from(is_answer));
         Ok(frame)
     }

@@ -29,7 +29,7 @@ use amalgam_cluster::ids::ChunkId;
 use amalgam_cluster::node::{Node, NodeCommand};
 use amalgam_cluster::overlay::{self, Message, Peer, position};
 use amalgam_cluster::replication::ReplicaStore;
-use amalgam_cluster::wire::{Control, NodeMemory, PARTIAL, Packet, WIRE_VERSION};
+use amalgam_cluster::wire::{Control, NodeMemory, PARTIAL_REPLY, Packet, WIRE_VERSION};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
@@ -621,7 +621,7 @@ impl<S: ChunkStore> EventLoop<S> {
     fn reply(&mut self, to: &ReplyTarget, reply: Reply, is_last: bool) {
         match to {
             ReplyTarget::Connection(connection, number) => {
-                let number = if is_last { *number } else { PARTIAL };
+                let number = if is_last { *number } else { PARTIAL_REPLY };
                 self.push(*connection, number, &Packet::Reply(reply));
             }
             ReplyTarget::Worker(replies, _) => {

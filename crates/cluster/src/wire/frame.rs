@@ -24,7 +24,7 @@ const KEPT_BYTES_MAX: usize = 64 << 10;
 const LENGTH_BYTES: usize = 4;
 const NUMBER_BYTES: usize = 8;
 /// The number of a reply with which its request is not answered completely.
-pub const PARTIAL: u64 = u64::MAX;
+pub const PARTIAL_REPLY: u64 = u64::MAX;
 /// The first bytes of a connection: unlike those of any text protocol.
 const MAGIC: u32 = u32::from_le_bytes(*b"\xa3agm");
 

@@ -18,8 +18,8 @@ mod older_versions;
 mod tests;
 
 pub use frame::{
-    CLIENT_FRAME_BYTES_MAX, FRAME_BYTES_MAX, FrameReader, FrameSource, Hello, HelloError, PARTIAL,
-    encode_frame,
+    CLIENT_FRAME_BYTES_MAX, FRAME_BYTES_MAX, FrameReader, FrameSource, Hello, HelloError,
+    PARTIAL_REPLY, encode_frame,
 };
 pub use layout::{
     Control, MemoryUse, NodeMemory, NodeStatus, OwnedRange, Packet, WIRE_SINCE, WIRE_VERSION,
