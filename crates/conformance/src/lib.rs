@@ -46,7 +46,8 @@ macro_rules! suite {
                 resting_workers_keep_nothing refuses_when_full no_size_starves
                 memory_returns churn limit_changes;
             threads: counters appends one_wins present_keys_are_found present_keys_make_way
-                evicted_keys_stay_gone workers_come_and_go;
+                evicted_keys_stay_gone workers_come_and_go
+                writes_end_while_the_limit_moves;
             history: linearizable;
         }
     };

@@ -350,3 +350,44 @@ pub fn workers_come_and_go<I: Engine>() {
     }
     assert_eq!(index.statistics().items, 3 + 900);
 }
+
+/// Whatever the limit does meanwhile, a write of any size ends: stored, or refused for want of
+/// memory.
+pub fn writes_end_while_the_limit_moves<I: Engine>() {
+    const LIMIT: usize = 16 << 20;
+    const LONGEST: usize = 1 << 20;
+    for evicts in [true, false] {
+        let defaults = configuration();
+        let workers = THREADS + 2;
+        let index: I = open(&Configuration { memory_bytes: LIMIT, evicts, workers, ..defaults });
+        let session = Session::new(&index);
+        with_maintenance(&index, session.now, || {
+            std::thread::scope(|scope| {
+                for thread in 0..THREADS {
+                    let index = &index;
+                    scope.spawn(move || {
+                        let mut session = Session::new(index);
+                        let mut random = Random(thread as u64);
+                        let longest = vec![b'v'; LONGEST - 4096];
+                        for turn in 0..60 * effort() {
+                            let name = name("key", random.below(40));
+                            let length = longest.len() >> random.below(8);
+                            match random.below(4) {
+                                0 => drop(session.delete(&name)),
+                                _ => {
+                                    let value = &longest[..length];
+                                    let outcome = session.store(StoreMode::Set, &name, value);
+                                    let ends = [stored(length), Outcome::OutOfMemory];
+                                    assert!(ends.contains(&outcome), "turn {turn}: {outcome:?}");
+                                }
+                            }
+                            let share = [1, 1, 2, 4][random.below(4)];
+                            index.set_memory_limit(LIMIT / share);
+                            session.worker.quiesce();
+                        }
+                    });
+                }
+            });
+        });
+    }
+}

@@ -389,8 +389,10 @@ impl Memory {
         // Relaxed: a count of bytes, which guards no memory.
         let kept = self.kept_for_large.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         let kept = kept.unwrap_or(0);
-        let is_charged = bytes <= kept + self.unused_for_large()
-            && self.budget.try_charge(bytes.saturating_sub(kept));
+        // What is kept is charged already, even while a lowered limit is exceeded.
+        let rest = bytes.saturating_sub(kept);
+        let is_charged =
+            rest == 0 || (rest <= self.unused_for_large() && self.budget.try_charge(rest));
         if !is_charged {
             self.kept_for_large.fetch_add(kept.min(bytes), Ordering::Relaxed);
         }

@@ -443,26 +443,26 @@ impl Pool<'_> {
     }
 
     /// Evicts down to a limit that was lowered, a few pages per step, and keeps a reserve of free
-    /// pages for classes that have no page.
+    /// pages for classes that have no page. Without eviction, only free memory goes back.
     fn shrink_to_limit(&mut self, now: &Now, swap: &mut Swap<'_>) {
         let memory = self.memory;
         // Grace periods pass in less. A page that takes longer holds a pinned item, which a client
         // may leave unread for long; it must not stop the others.
         let is_underway = |(_, since): &(u32, u32)| now.seconds <= since + 1;
-        if !memory.evicts || memory.lock_sweep().draining.iter().any(is_underway) {
+        if memory.lock_sweep().draining.iter().any(is_underway) {
             return;
         }
         let excess = memory.budget.used().saturating_sub(memory.budget.limit());
         if excess > 0 {
             memory.take_back_kept_pages(|class| memory.pages_of(class) == 0);
-            if memory.discard_free_pages(excess) < excess {
+            if memory.discard_free_pages(excess) < excess && memory.evicts {
                 let share = excess / memory.page_bytes() / EXCESS_SHARE;
                 let (least, most) = PAGES_PER_STEP.into_inner();
                 for _ in 0..share.clamp(least, most) {
                     self.take_page_from_others(usize::MAX, now, swap);
                 }
             }
-        } else if memory.supply() < memory.reserve_pages() {
+        } else if memory.evicts && memory.supply() < memory.reserve_pages() {
             self.take_page_from_others(usize::MAX, now, swap);
         }
     }

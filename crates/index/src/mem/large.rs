@@ -186,6 +186,11 @@ impl Large {
         Some(start)
     }
 
+    /// Whether a free run is long enough for `bytes`.
+    pub(super) fn has_run(&self, bytes: usize) -> bool {
+        self.lock().free.first_fit(Self::charge(bytes) as u64).is_some()
+    }
+
     /// Gives a run back, whose memory stays resident, and returns its length, for the budget.
     pub(super) fn give_back(&self, start: u64) -> usize {
         let mut state = self.lock();

@@ -610,9 +610,9 @@ impl Memory {
             Some(_) => self.keep_for_large(page_number),
             None => self.lock_fresh().list.push(page_number),
         }
-        if self.budget.used() > self.budget.limit() {
-            self.discard_free_pages(self.budget.used() - self.budget.limit());
-        }
+        // Read once: other workers change both meanwhile.
+        let excess = self.budget.used().saturating_sub(self.budget.limit());
+        self.discard_free_pages(excess);
     }
 
     /// Gives free pages back to the system, until `bytes` are released or none is left. Returns the

@@ -128,7 +128,7 @@ impl Pool<'_> {
                         || self.set_stray_slot_aside(class)
                         || (accepts_larger && self.set_larger_slot_aside(class, factor))
                 }
-                Need::Large(bytes) => self.has_budget_for(bytes),
+                Need::Large(bytes) => self.has_room_for_large(bytes),
             };
             if has_room {
                 return Some(true);
@@ -243,8 +243,12 @@ impl Pool<'_> {
                 false
             }
             Need::Large(bytes) => {
-                let kept = self.memory.kept_for_large.load(Ordering::Relaxed);
-                let needed = Large::charge(bytes + 8).saturating_sub(kept);
+                let charge = Large::charge(bytes + 8);
+                let kept = match self.memory.large.has_run(charge) {
+                    true => self.memory.kept_for_large.load(Ordering::Relaxed),
+                    false => 0,
+                };
+                let needed = charge.saturating_sub(kept);
                 let freed = self.evict_large(needed, take, now, swap);
                 self.memory.awaited_by_large.fetch_add(freed, Ordering::Relaxed);
                 if freed < needed && self.memory.evicts {
@@ -257,15 +261,20 @@ impl Pool<'_> {
         }
     }
 
-    fn has_budget_for(&mut self, bytes: usize) -> bool {
+    /// Whether [`Pool::take_large`] would find both a charge and a run of address space: a request
+    /// that tries again in vain would do so for ever.
+    fn has_room_for_large(&mut self, bytes: usize) -> bool {
         let needed = Large::charge(bytes + 8);
-        let unused = |memory: &Memory| {
-            memory.unused_for_large() + memory.kept_for_large.load(Ordering::Relaxed)
+        // A difference of a count that is read twice may be negative: other workers change it.
+        let missing = |memory: &Memory| {
+            let kept = memory.kept_for_large.load(Ordering::Relaxed);
+            needed.saturating_sub(memory.unused_for_large() + kept)
         };
-        if unused(self.memory) < needed {
-            self.memory.discard_pages_for_large(needed - unused(self.memory));
+        let before = missing(self.memory);
+        if before > 0 {
+            self.memory.discard_pages_for_large(before);
         }
-        unused(self.memory) >= needed
+        missing(self.memory) == 0 && self.memory.large.has_run(needed)
     }
 
     /// Sets a slot aside for the caller's next attempt.

@@ -8,6 +8,8 @@ use amalgam_op::{Expiry, ItemWrite, MetaFlags, Now, Part};
 use super::{Item, ItemLayout, ItemRef, Memory, Pool, SlotLayout};
 use crate::Configuration;
 
+#[cfg(not(miri))] // they wait for seconds of an interpreter
+mod large_items;
 #[cfg(not(miri))] // too many items for an interpreter
 mod policies;
 
@@ -363,8 +365,6 @@ fn a_small_class_loses_a_few_items_at_a_time() {
     }
 }
 
-/// The hits among reads of a set of keys that fit the memory, while a scan stores more than the
-/// memory between two reads of a key.
 /// How often the thread has slept.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn voluntary_switches() -> i64 {
@@ -373,40 +373,6 @@ fn voluntary_switches() -> i64 {
     // SAFETY: `usage` outlives the call.
     assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) }, 0);
     usage.ru_nvcsw
-}
-
-#[cfg(all(target_os = "linux", not(miri)))] // where the system counts waits
-#[test]
-fn what_others_took_is_evicted_again_at_once() {
-    const LENGTH: usize = 150 << 10;
-    let toy = Toy::new(2 << 20, 200 << 10, true, 64);
-    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
-    assert!((0..32).all(|number| toy.set(&mut pool, &helper, number, LENGTH)));
-    assert!(toy.memory.budget.try_charge(toy.memory.unused_for_large()));
-    // Two items leave for this one, and more is free than it needs.
-    assert!(toy.set(&mut pool, &helper, 33, LENGTH + (30 << 10)));
-    let value = value(40, LENGTH + (30 << 10));
-    let layout = ItemLayout::new(key(40).len(), &item_write(&value), 0, &NOW);
-    let layout = layout.expect("it fits a header");
-    let (mut evicted, mut slot) = (0, None);
-    let before = voluntary_switches();
-    while slot.is_none() {
-        match pool.reserve(layout) {
-            Ok(reserved) => slot = Some(reserved),
-            Err(shortage) => assert!(pool.make_room(shortage, None, &NOW, &mut |_, old, new| {
-                evicted += 1;
-                if evicted == 1 {
-                    // Another worker's item takes what was free, which the eviction counts on.
-                    let kept = toy.memory.kept_for_large.load(Ordering::Relaxed);
-                    assert!(kept > 0 && toy.memory.try_charge_large(kept));
-                }
-                toy.swap(old, new, &helper)
-            })),
-        }
-    }
-    let waits = voluntary_switches() - before;
-    assert!(evicted >= 2 && waits < 50, "{evicted} evictions, {waits} waits");
-    slot.into_iter().for_each(|slot| pool.give_back(slot));
 }
 
 /// All free slots of a class wait in the bag of a worker that does not run: a set takes a slot of a

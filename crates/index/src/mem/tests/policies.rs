@@ -3,6 +3,8 @@
 use super::*;
 use crate::Eviction;
 
+/// The hits among reads of a set of keys that fit the memory, while a scan stores more than the
+/// memory between two reads of a key.
 fn hits_beside_a_scan(eviction: Eviction, value_bytes: usize, hot: usize, rounds: usize) -> usize {
     let (scanned, limit) = (4 * hot, if value_bytes < 1000 { 8 << 20 } else { 2 << 20 });
     let keys = hot + rounds * scanned;
