@@ -212,7 +212,9 @@ impl Clock {
 
     /// Flushes since the oldest item in memory was written, at most.
     pub fn outstanding(&self) -> u64 {
-        self.flushes.load(Ordering::Acquire) - self.swept.load(Ordering::Acquire)
+        // In this order: a flush that comes between the two is swept at most afterwards.
+        let swept = self.swept.load(Ordering::Acquire);
+        self.flushes.load(Ordering::Acquire) - swept
     }
 
     /// Waits, at most for the duration of a batch, until no worker can write items of an older
