@@ -23,7 +23,7 @@ use crate::settings::Settings;
 use crate::state::clock::Clock;
 use crate::state::engine_controls::EngineControls;
 use crate::state::server_state::{OpenedParts, ServerState};
-use crate::state::warm_restart::{SavedItems, check_memcached_meta, set_aside};
+use crate::state::warm_restart::{SavedItems, check_named_file, set_aside};
 use crate::threads::{ShutdownGuard, join, spawn};
 use crate::watch::sender;
 use crate::worker::Worker;
@@ -49,7 +49,7 @@ fn open_warm<E: Engine>(
                 graceful stop overwrites it"),
         }
     };
-    check_memcached_meta(path).map_err(OpenError::Configuration)?;
+    check_named_file(path).map_err(OpenError::Configuration)?;
     match SavedItems::find(path) {
         Ok(None) => {}
         Err(error) => refuse(error),

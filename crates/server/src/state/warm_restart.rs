@@ -179,23 +179,28 @@ fn partial(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Checks the `.meta` file that memcached keeps next to a memory file of its own. If it is empty,
-/// memcached was interrupted while it wrote; memcached refuses to start then, and so does this
-/// server.
+/// Checks what `-e` names: nothing yet or a regular file, as opening a named pipe would wait for a
+/// writer; and the `.meta` file that memcached keeps next to a memory file of its own. If that is
+/// empty, memcached was interrupted while it wrote; memcached refuses to start then, and so does
+/// this server.
 ///
 /// # Errors
 ///
-/// If it is empty; the message says what to do.
-pub fn check_memcached_meta(path: &Path) -> Result<(), String> {
+/// If either is not so; the message says what to do.
+pub fn check_named_file(path: &Path) -> Result<(), String> {
+    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
+        let name = path.display();
+        return Err(format!(
+            "-e: {name} is no regular file; name a file, which need not exist yet"
+        ));
+    }
     let mut name = path.as_os_str().to_owned();
     name.push(".meta");
-    match fs::metadata(&name) {
-        Ok(metadata) if metadata.len() == 0 => {
-            let name = Path::new(&name).display();
-            Err(format!("-e: {name} is empty: memcached did not finish writing it; remove it"))
-        }
-        _ => Ok(()),
+    if fs::metadata(&name).is_ok_and(|metadata| metadata.len() == 0) {
+        let name = Path::new(&name).display();
+        return Err(format!("-e: {name} is empty: memcached did not finish writing it; remove it"));
     }
+    Ok(())
 }
 
 /// Writes the live items of an index to a file. Requires: no other thread changes the index; all
@@ -711,6 +716,20 @@ mod tests {
             fs::remove_file(name).unwrap();
         }
         assert!(set_aside(&path).is_err(), "there is no file");
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_opened() {
+        let path = std::env::temp_dir().join(format!("amalgam-named-{}", std::process::id()));
+        assert_eq!(check_named_file(&path), Ok(()));
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).unwrap();
+        assert!(check_named_file(&path).is_err_and(|error| error.contains("no regular file")));
+        fs::remove_file(&path).unwrap();
+        let meta = path.with_extension("meta");
+        fs::write(&meta, b"").unwrap();
+        assert!(check_named_file(&path).is_err_and(|error| error.contains("remove it")));
+        fs::remove_file(&meta).unwrap();
     }
 
     #[test]
