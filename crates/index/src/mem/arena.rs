@@ -6,6 +6,7 @@
 
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A reservation of address space, aligned to [`Arena::ALIGNMENT`].
 pub(super) struct Arena {
@@ -13,6 +14,8 @@ pub(super) struct Arena {
     bytes: usize,
     /// Start of the mapping that `base` was aligned within, and its length.
     mapping: (NonNull<u8>, usize),
+    /// The length of the first part, where huge pages are asked for. Relaxed: it guards no memory.
+    huge_bytes: AtomicUsize,
 }
 
 // SAFETY: the arena is address space; the page table and the grace periods decide which thread may
@@ -33,14 +36,30 @@ impl Arena {
         // SAFETY: the padding is less than the alignment, by which the mapping is longer than
         // `bytes`.
         let base = unsafe { start.add(padding) };
-        let arena = Self { base, bytes, mapping: (start, mapping_bytes) };
+        let mapping = (start, mapping_bytes);
+        let arena = Self { base, bytes, mapping, huge_bytes: AtomicUsize::new(0) };
         arena.prefer_huge_pages(huge_bytes);
         Ok(arena)
     }
 
     /// Asks for huge pages in the first `bytes`. What is touched already stays as it is.
     pub(super) fn prefer_huge_pages(&self, bytes: usize) {
+        self.huge_bytes.store(bytes, Ordering::Relaxed);
         system::prefer_huge_pages(self.base, bytes);
+    }
+
+    /// Asks for huge pages, or only for usual ones, in the block of [`Arena::ALIGNMENT`] around
+    /// `offset`, if huge ones are asked for there at all. The system fills the holes of a block
+    /// with memory of its own accord to make a huge page of it, also those that were discarded.
+    pub(super) fn set_huge_page(&self, offset: u64, is_huge: bool) {
+        let start = offset & !(Self::ALIGNMENT as u64 - 1);
+        if start as usize + Self::ALIGNMENT > self.huge_bytes.load(Ordering::Relaxed) {
+            return;
+        }
+        match is_huge {
+            true => system::prefer_huge_pages(self.at(start), Self::ALIGNMENT),
+            false => system::refuse_huge_pages(self.at(start), Self::ALIGNMENT),
+        }
     }
 
     /// The length of the reservation in bytes.
@@ -123,8 +142,18 @@ mod system {
         unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
     }
 
+    /// A hint, as [`prefer_huge_pages`].
+    #[cfg(target_os = "linux")]
+    pub(super) fn refuse_huge_pages(start: NonNull<u8>, bytes: usize) {
+        // SAFETY: advice on our own mapping changes no contents.
+        unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_NOHUGEPAGE) };
+    }
+
     #[cfg(not(target_os = "linux"))]
     pub(super) fn prefer_huge_pages(_start: NonNull<u8>, _bytes: usize) {}
+
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn refuse_huge_pages(_start: NonNull<u8>, _bytes: usize) {}
 
     /// Other systems do not promise that discarded memory reads as zero, but a new mapping does.
     #[cfg(not(target_os = "linux"))]
@@ -182,6 +211,8 @@ mod system {
     }
 
     pub(super) fn prefer_huge_pages(_start: NonNull<u8>, _bytes: usize) {}
+
+    pub(super) fn refuse_huge_pages(_start: NonNull<u8>, _bytes: usize) {}
 
     pub(super) fn discard(start: NonNull<u8>, bytes: usize) {
         // SAFETY: the caller says that nobody uses the range.

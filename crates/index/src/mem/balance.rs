@@ -331,8 +331,7 @@ impl Memory {
     fn pay_from_large(&self) {
         let mut state = self.balance.lock().ignore_poison();
         while let Some(class) = state.from_large.last().copied() {
-            let taken = self.lock_fresh().take(&self.budget, self.page_bytes(), self.pages.len());
-            let Some((page, _)) = taken else { break };
+            let Some((page, _)) = self.take_fresh() else { break };
             state.from_large.pop();
             self.pages[page as usize].set_receiver(Some(class));
             self.keep_page(page, class);

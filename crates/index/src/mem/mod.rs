@@ -633,7 +633,31 @@ impl Memory {
     fn discard_page(&self, page: u32) {
         // SAFETY: the page is in no class and in no list, so only this thread accesses it.
         unsafe { self.arena.discard(self.page_start(page), self.page_bytes()) };
-        self.lock_fresh().discarded.push(page);
+        let mut fresh = self.lock_fresh();
+        if !self.has_discarded_beside(&fresh, page) {
+            self.arena.set_huge_page(self.page_start(page), false);
+        }
+        fresh.discarded.push(page);
+    }
+
+    /// Takes a page without a class and charges it to the limit. Returns its number, and whether it
+    /// holds old contents.
+    fn take_fresh(&self) -> Option<(u32, bool)> {
+        let mut fresh = self.lock_fresh();
+        let used = fresh.next;
+        let (page, was_used) = fresh.take(&self.budget, self.page_bytes(), self.pages.len())?;
+        let was_discarded = !was_used && page < used;
+        if was_discarded && !self.has_discarded_beside(&fresh, page) {
+            self.arena.set_huge_page(self.page_start(page), true);
+        }
+        Some((page, was_used))
+    }
+
+    /// Whether another part of a page's huge page is discarded; always, for want of parts, if a
+    /// page is as large as that.
+    fn has_discarded_beside(&self, fresh: &Fresh, page: u32) -> bool {
+        let shift = Arena::ALIGNMENT.trailing_zeros().saturating_sub(self.page_shift);
+        shift == 0 || fresh.discarded.iter().any(|other| other >> shift == page >> shift)
     }
 
     /// Draws `count` successive CAS ids that were never drawn, and returns the first.

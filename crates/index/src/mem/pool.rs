@@ -739,16 +739,15 @@ impl<'m> Pool<'m> {
     /// Takes a free page or one that was never used, and formats it for the class.
     fn take_free(&mut self, class: usize) -> bool {
         let memory = self.memory;
-        let page_bytes = memory.page_bytes();
         let class_pages = &memory.class_states[class].pages;
         let is_poor = class_pages.load(Ordering::Relaxed) == 0;
         let kept = memory.take_kept_page(class).map(|page| (page, true));
         if kept.is_none() && !is_poor && memory.supply() <= memory.reserve_pages() {
             return false;
         }
-        let taken = kept
-            .or_else(|| memory.lock_fresh().take(&memory.budget, page_bytes, memory.pages.len()));
-        let Some((page_number, was_used)) = taken else { return false };
+        let Some((page_number, was_used)) = kept.or_else(|| memory.take_fresh()) else {
+            return false;
+        };
         memory.discard_resident();
         class_pages.fetch_add(1, Ordering::Relaxed);
         memory.format(page_number, class, was_used);
