@@ -271,6 +271,9 @@ impl<S: Store> Server<S> {
     ) -> io::Result<()> {
         let state = &self.state;
         sys::limit_free_memory();
+        if state.engine_controls.is_some() {
+            sys::limit_arenas(state.settings.memory_bytes);
+        }
         // Also if a thread cannot be started or has failed: the scope waits for all of them.
         let shutdown_guard = ShutdownGuard { state, maintenance_stops };
         let maintenance = state.engine_controls.as_ref().map(|controls| {

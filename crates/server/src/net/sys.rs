@@ -45,6 +45,25 @@ pub fn set_unsent_limit(socket: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes)
 }
 
+/// Each arena of the allocator holds free pieces between those in use, about a megabyte after
+/// bursts of requests, so a server may have one for each part of this length of its memory limit.
+/// Threads that share one wait for each other only for buffers that are not kept for reuse.
+#[cfg(target_env = "gnu")]
+const BYTES_PER_ARENA: usize = 64 << 20;
+
+/// Bounds the allocator's arenas by the memory limit; those that threads have already stay. Does
+/// nothing where the C library is not GNU's.
+pub fn limit_arenas(limit_bytes: usize) {
+    #[cfg(target_env = "gnu")]
+    {
+        let arenas = (limit_bytes / BYTES_PER_ARENA).clamp(1, i32::MAX as usize) as i32;
+        // SAFETY: the call takes numbers only, and sets an option of the allocator under its lock.
+        unsafe { libc::mallopt(libc::M_ARENA_MAX, arenas) };
+    }
+    #[cfg(not(target_env = "gnu"))]
+    let _ = limit_bytes;
+}
+
 /// Makes the allocator give long buffers back to the system when they are freed, and the free end
 /// of an arena. By itself it raises both limits to twice the longest buffer that was freed, up to
 /// 64 MiB in each arena: a few long answers, or what a node sends to another that begins to keep
