@@ -9,15 +9,15 @@
 //!
 //! Until the metadata names the new owner nothing is moved, because another candidate may need it
 //! as it was. The commit is announced by the new owner's [`Mutation::DiscardFormer`], or implied by
-//! a recovery under the new owner's name; then the records become the new owner's
-//! ([`ReplicaStore::complete_owner_change`]). In the log they still name the former owner: the
-//! cleaner rewrites them. Until then the record of the owner change is kept, and as long as that
-//! exists, so is any record that revokes it.
+//! a recovery under the new owner's name, which is recorded as if the new owner had announced it;
+//! then the records become the new owner's ([`ReplicaStore::complete_owner_change`]). In the log
+//! they still name the former owner: the cleaner rewrites them. Until then the record of the owner
+//! change is kept, and as long as that exists, so is any record that revokes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::record::{ENTRY, encode_entry};
-use super::super::{Mutation, RecordKey, ReplicationMessage, SkippedValue};
+use super::super::record::{ENTRY, encode_entry, entry_record};
+use super::super::{Mutation, RecordKey, ReplicationEntry, ReplicationMessage, SkippedValue};
 use super::owner_replica::OwnerReplica;
 use super::{EntryRef, REPLICAS_MAX, ReplicaStore};
 use crate::ids::IdRange;
@@ -185,14 +185,35 @@ impl ReplicaStore {
     }
 
     /// The metadata has committed `owner` as the owner of `ids`: what it took over of them is kept
-    /// under its name from now on.
+    /// under its name from now on. Records that in the log, since the owner itself has not: it may
+    /// have died before.
     pub(super) fn complete_owner_change(&mut self, owner: Peer, ids: IdRange) {
+        self.failure = self.failure.or(self.record_completion(owner, ids).err());
         self.complete_owner_change_from(owner, None, ids);
     }
 
-    /// As [`Self::complete_owner_change`], limited to what was kept under `from` if given.
-    /// Something that came under another name may have been taken over since, and not be committed
-    /// yet.
+    /// Appends what the owner would have sent. Without it, a replay would keep the records under
+    /// the former owner, and [`Self::forget`] of that one would drop them.
+    fn record_completion(&mut self, owner: Peer, ids: IdRange) -> Result<(), LogError> {
+        if self.failure.is_some() {
+            return Ok(());
+        }
+        let Some(replica) = self.replicas.get(&owner) else { return Ok(()) };
+        let (version, over) = (replica.last, replica.adopted.over(ids.start()..ids.end()));
+        let adopted: Vec<_> = over.map(|(span, source)| (span, *source)).collect();
+        for (span, source) in adopted {
+            let ids = IdRange::from_bits(span.start, span.end);
+            let mutation = Mutation::DiscardFormer(source, ids);
+            let entry = ReplicationEntry { version, mutation, sessions: Vec::new() };
+            let position = self.log.append_reserved(&entry_record(owner, &entry))?;
+            self.control_records.insert(position, self.log.sequence(position));
+        }
+        Ok(())
+    }
+
+    /// As [`Self::complete_owner_change`], limited to what was kept under `from` if given, and not
+    /// recorded. Something that came under another name may have been taken over since, and not be
+    /// committed yet.
     pub(super) fn complete_owner_change_from(
         &mut self,
         owner: Peer,
@@ -214,7 +235,7 @@ impl ReplicaStore {
         for (span, source) in adopted {
             let ids = IdRange::from_bits(span.start, span.end);
             // First complete what the source took over itself.
-            self.complete_owner_change(source, ids);
+            self.complete_owner_change_from(source, None, ids);
             let Some(former) = self.replicas.get_mut(&source) else { continue };
             let records = former.drop_records(ids);
             for position in self.replica(owner).records.add(records, newest) {
