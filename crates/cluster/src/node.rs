@@ -629,6 +629,7 @@ impl<S: ChunkStore> Node<S> {
                     let set = replica_set(self.me, &backups);
                     let change = match self.chunks.source(number) {
                         Some(source) => Change::CompleteFailover(set, source),
+                        None if backups == [self.me] => Change::CompleteFailover(set, self.me),
                         None => Change::Migrate(set),
                     };
                     let request = self.locator.change(ids, change, now_ms, &mut commands);
@@ -694,9 +695,9 @@ impl<S: ChunkStore> Node<S> {
     }
 }
 
-/// The replica set of an owner and its backups. Backups were chosen distinct from the owner and
-/// from each other, or came from a node that did so; anything else becomes a set without backups,
-/// which costs only new replicas.
+/// The replica set of an owner and its backups. Backups were chosen distinct from each other, or
+/// came from a node that did so; anything else, such as an owner that is its own backup, becomes a
+/// set without backups.
 fn replica_set(owner: Peer, backups: &[Peer]) -> ReplicaSet {
     ReplicaSet::new(owner, backups).unwrap_or_else(|_| ReplicaSet::of_owner(owner))
 }

@@ -546,9 +546,12 @@ impl<P: NodeProcess> World<P> {
         }
     }
 
-    /// From now on the edit may be committed at any time, even after its requester has died.
+    /// From now on the edit may be committed at any time, even after its requester has died. The
+    /// backups of new ids count too: a leader reports their loss.
     fn record_pending_set(&mut self, edit: &Edit) {
-        if let Change::Migrate(set) | Change::CompleteFailover(set, _) = edit.change {
+        let Some(set) = edit.change.replica_set() else { return };
+        let has_backups = set.placement.backups().next().is_some();
+        if has_backups || !matches!(edit.change, Change::Claim(_)) {
             let asked = (edit.ids.first().creator(), edit.request);
             self.pending_sets.entry(asked).or_insert_with(|| set.peers().collect());
         }

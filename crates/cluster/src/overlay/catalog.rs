@@ -164,16 +164,15 @@ impl Catalog {
             _ if !self.is_owner(ids, request.peer, state) => return Err(Refusal::NotOwner),
             // A grant of an earlier leader may be outdated: its new owner would recover less than
             // others hold.
-            Change::CompleteFailover(set, source) => {
+            Change::CompleteFailover(set, source) if source != request.peer => {
                 if !state.to_recover.all(ids.start()..ids.end(), |held| *held == source) {
                     return Err(Refusal::NotOwner);
                 }
                 Some(set)
             }
             // The owner has nothing yet that it could transfer, or others replicate.
-            _ if state.to_recover.over(ids.start()..ids.end()).next().is_some() => {
-                return Err(Refusal::NotOwner);
-            }
+            _ if has_to_recover(ids, state, request.peer) => return Err(Refusal::NotOwner),
+            Change::CompleteFailover(set, _) => Some(set),
             Change::Migrate(set) => Some(set),
             Change::Release => None,
         };
@@ -186,7 +185,11 @@ impl Catalog {
             return Err(Refusal::StalePeer);
         }
         named.into_iter().for_each(|peer| state.add_peer(peer));
-        self.assign(&[(ids, set.map(|set| set.placement))], &[None], state);
+        // Without a backup, the owner's own log is what the ids are recovered from.
+        let is_own_backup = matches!(change, Change::CompleteFailover(set, _)
+            if set.placement.backups().next().is_none());
+        let source = is_own_backup.then_some(request.peer);
+        self.assign(&[(ids, set.map(|set| set.placement))], &[source], state);
         Ok(())
     }
 
@@ -329,13 +332,21 @@ impl Catalog {
 
     /// Whether the owner of an id has yet to recover it.
     pub fn needs_recovery(&self, id: ChunkId) -> bool {
-        let state = self.creators.get(&id.creator());
-        state.is_some_and(|state| state.to_recover.get(id.bits()).is_some())
+        let Some(state) = self.creators.get(&id.creator()) else { return false };
+        let Some(source) = state.to_recover.get(id.bits()) else { return false };
+        self.map.find(id).is_some_and(|range| !is_own_backup(state, &range, *source))
     }
 
     /// Creators with ids that have yet to be recovered.
     pub fn creators_to_recover(&self) -> impl Iterator<Item = Creator> {
-        let records = self.creators.iter().filter(|(_, state)| !state.to_recover.is_empty());
+        let is_about = |state: &CreatorState, span: std::ops::Range<u64>, source: Peer| {
+            let mut ranges = self.ranges(IdRange::from_bits(span.start, span.end));
+            ranges.any(|range| !is_own_backup(state, &range, source))
+        };
+        let has_some = move |state: &CreatorState| {
+            state.to_recover.iter().any(|(span, source)| is_about(state, span, *source))
+        };
+        let records = self.creators.iter().filter(move |(_, state)| has_some(state));
         records.map(|(creator, _)| *creator)
     }
 
@@ -345,7 +356,8 @@ impl Catalog {
         let epoch = state.version.sequence;
         let mut failover_grants = Vec::new();
         for (span, source) in state.to_recover.iter() {
-            for range in self.ranges(IdRange::from_bits(span.start, span.end)) {
+            let ranges = self.ranges(IdRange::from_bits(span.start, span.end));
+            for range in ranges.filter(|range| !is_own_backup(state, range, *source)) {
                 let ids = IdRange::from_bits(
                     range.ids.start().max(span.start),
                     range.ids.end().min(span.end),
@@ -472,6 +484,17 @@ impl Catalog {
 /// The owner, then the backups.
 fn nodes_of(range: &Range) -> impl Iterator<Item = NodeId> {
     std::iter::once(range.placement.owner()).chain(range.placement.backups())
+}
+
+/// Whether the ids would be recovered from the log of their present owner, who serves them without
+/// another backup.
+fn is_own_backup(state: &CreatorState, range: &Range, source: Peer) -> bool {
+    range.placement.owner() == source.node && state.names_peer(source)
+}
+
+/// Whether something of these ids has yet to be recovered from another than their owner.
+fn has_to_recover(ids: IdRange, state: &CreatorState, owner: Peer) -> bool {
+    state.to_recover.over(ids.start()..ids.end()).any(|(_, source)| *source != owner)
 }
 
 fn names(range: &Range, node: NodeId) -> bool {
@@ -611,6 +634,44 @@ mod tests {
         assert_eq!(ask(&mut catalog, &[Change::RemoveDead(dead_again)]).0[0], "3");
         assert_eq!(ask(&mut catalog, &[Change::MarkLost(dead_again)]).0, ["4"]);
         assert!(!catalog.needs(creator, peer(1)) && catalog.needs(creator, peer(2)));
+    }
+
+    #[test]
+    fn ids_of_a_node_that_was_alone_are_recovered_from_its_own_log() {
+        let (mut catalog, creator) = (Catalog::default(), Creator::from(peer(1).node));
+        let mut epoch = 0;
+        let mut ask = |catalog: &mut Catalog, edit: Edit| {
+            epoch += 1;
+            catalog.apply(creator, version(epoch), &[edit]);
+            catalog.last_request(creator, edit.request.peer.node).map(|last| last.result.is_ok())
+        };
+        let all = ids(0, 10);
+        let (alone, back) = (peer(1), Peer { incarnation: 2, ..peer(1) });
+        ask(&mut catalog, edit(1, 1, all, Change::Claim(of(1))));
+        let own_backup = Change::CompleteFailover(of(1), alone);
+        assert_eq!(ask(&mut catalog, edit(1, 2, all, own_backup)), Some(true));
+        assert!(!catalog.needs_recovery(all.first()), "it is served");
+        assert_eq!(catalog.failover_grants(creator), []);
+        assert_eq!(catalog.creators_to_recover().count(), 0);
+        assert_eq!(catalog.last_holders(creator, &[alone], &[]), (vec![alone], false));
+        ask(&mut catalog, edit(9, 0, all, Change::RemoveDead(alone)));
+        ask(&mut catalog, edit(9, 0, all, Change::Rejoin(alone, 2)));
+        let grants = catalog.failover_grants(creator);
+        assert_eq!((grants[0].source, &grants[0].holders[..]), (alone, &[back][..]));
+        assert!(catalog.needs_recovery(all.first()) && catalog.needs(creator, alone));
+        // Another backup takes the place of the log.
+        let by = |sequence, change| Edit {
+            request: RequestId { peer: back, sequence },
+            ids: all,
+            change,
+        };
+        let recovered = by(1, Change::CompleteFailover(ReplicaSet::of_owner(back), alone));
+        assert_eq!(ask(&mut catalog, recovered), Some(true));
+        let with_backup = ReplicaSet::new(back, &[peer(2)]).expect("valid");
+        assert_eq!(ask(&mut catalog, by(2, Change::Migrate(with_backup))), Some(true));
+        ask(&mut catalog, edit(9, 0, all, Change::RemoveDead(back)));
+        let grants = catalog.failover_grants(creator);
+        assert_eq!((grants[0].source, &grants[0].holders[..]), (back, &[peer(2)][..]));
     }
 
     #[test]

@@ -17,7 +17,8 @@ pub(super) struct CreatorState {
     pub(super) last_requests: BTreeMap<NodeId, LastRequest>,
     /// The incarnation of each node that ranges name, or have named.
     pub(super) incarnations: BTreeMap<NodeId, u32>,
-    /// Ids whose owner has yet to recover them, and the peer in whose name they were replicated.
+    /// Ids whose owner has yet to recover them, and the peer in whose name they were replicated;
+    /// ids without a backup that their owner keeps in its own log, and that owner.
     pub(super) to_recover: IntervalMap<Peer>,
 }
 

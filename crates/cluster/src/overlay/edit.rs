@@ -73,7 +73,9 @@ pub enum Change {
     /// Ids of the requester get another owner or other backups.
     Migrate(ReplicaSet),
     /// Ids that were granted to the requester in failover, from this source, are recovered and get
-    /// backups.
+    /// backups. In a set without any, the requester's own log keeps the ids: they are recovered
+    /// from it when it is back. With the requester as the source, that holds for ids that it
+    /// serves.
     CompleteFailover(ReplicaSet, Peer),
     /// Ids of the requester lose their owner.
     Release,

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::entry::MutationRef;
-use super::placement::ReplicaPlacement;
 use super::stream::{EntryBufferPool, ReplicationStream};
 use super::{
     Mutation, RecordKey, ReplicationEntry, ReplicationMessage, ReplicationSettings,
@@ -21,6 +20,7 @@ use crate::ids::{ChunkId, IdRange, NodeId};
 use crate::interval_map::IntervalMap;
 use crate::overlay::{Peer, Refusal};
 
+mod candidates;
 mod catch_up;
 mod report;
 
@@ -108,6 +108,9 @@ pub struct ReplicationPrimary {
     /// change.
     min_backups_seen: Option<usize>,
     streams: BTreeMap<Peer, ReplicationStream>,
+    /// Ids without a backup about which nothing was acknowledged yet: a node that is alone accepts
+    /// no change of them before they are in its own log.
+    unbacked: IntervalMap<()>,
     /// Whether some stream may have reached the window; false means none has.
     is_backlogged: bool,
     next_stream: u64,
@@ -141,6 +144,7 @@ impl ReplicationPrimary {
             is_member: false,
             backup_sets: IntervalMap::default(),
             min_backups_seen: None,
+            unbacked: IntervalMap::default(),
             streams: BTreeMap::new(),
             is_backlogged: false,
             next_stream: 1,
@@ -160,119 +164,9 @@ impl ReplicationPrimary {
         }
     }
 
-    /// Sets the members of the cluster, this node included.
-    pub fn set_members(&mut self, members: impl Iterator<Item = Peer>) {
-        self.others = members.collect();
-        self.recheck_racks();
-        self.is_member |= self.others.contains(&self.me);
-        self.others.retain(|peer| *peer != self.me);
-    }
-
-    /// Sets the rack of each node. A backup that shares a rack with another replica is replaced by
-    /// a node in an unused rack if there is one.
-    pub fn set_racks(&mut self, racks: BTreeMap<NodeId, String>) {
-        self.racks = racks;
-        self.recheck_racks();
-    }
-
-    /// Requests a scan of all sets: a better rack may be available.
-    fn recheck_racks(&mut self) {
-        if !self.racks.is_empty() {
-            self.min_backups_seen = None;
-        }
-    }
-
-    /// Whether new ids would get their backups. False while this node does not know the members and
-    /// would take itself for the only one.
-    pub fn is_ready(&self) -> bool {
-        self.is_member || self.settings.backups == 0
-    }
-
-    /// Whether N backups suffice to take over chunks that were acknowledged elsewhere: the new
-    /// owner must not hold the only replica unless it is the only node.
-    pub fn meets_min_replicas(&self, backups: usize) -> bool {
-        self.is_ready() && (self.settings.backups == 0 || backups + 1 >= self.min_replicas())
-    }
-
     /// Whether a backup reported that this node's incarnation was sealed by a successor.
     pub fn is_deposed(&self) -> bool {
         self.is_deposed
-    }
-
-    /// Backups that each set should have now.
-    fn backup_target(&self) -> usize {
-        self.settings.backups.min(self.others.len())
-    }
-
-    /// Replicas that each set must have at least; fewer only if the cluster has fewer nodes.
-    fn min_replicas(&self) -> usize {
-        self.settings.min_replicas.min(self.others.len() + 1)
-    }
-
-    /// Chooses up to `count` backups for `ids`, other than `without`, which already are replicas.
-    pub fn choose_backups(&self, ids: IdRange, without: &[Peer], count: usize) -> Vec<Peer> {
-        self.placement().choose(ids, without, count)
-    }
-
-    fn placement(&self) -> ReplicaPlacement<'_> {
-        ReplicaPlacement {
-            me: self.me,
-            others: &self.others,
-            copy_sets: self.settings.copy_sets,
-            replicas: self.settings.backups + 1,
-            racks: &self.racks,
-            suspected: &self.suspected,
-        }
-    }
-
-    /// Whether a node is another member. A member that accepts nothing more may still be asked for
-    /// what it has.
-    pub fn is_member(&self, peer: Peer) -> bool {
-        self.others.contains(&peer)
-    }
-
-    /// Whether a node is another member that has not timed out recently.
-    pub fn is_healthy(&self, peer: Peer) -> bool {
-        self.others.contains(&peer) && !self.suspected.contains_key(&peer)
-    }
-
-    /// Whether a node is another member that has not refused for the rest of its incarnation.
-    pub fn is_eligible(&self, peer: Peer) -> bool {
-        self.others.contains(&peer) && self.suspected.get(&peer) != Some(&u64::MAX)
-    }
-
-    /// Notes that a node answered a recent question: it is no longer suspected.
-    pub fn on_response(&mut self, peer: Peer, now_ms: u64) {
-        if self.is_eligible(peer) {
-            self.suspected.remove(&peer);
-            if let Some(stream) = self.streams.get_mut(&peer)
-                && stream.awaiting_since_ms.is_some()
-            {
-                stream.awaiting_since_ms = Some(now_ms);
-            }
-        }
-    }
-
-    /// Marks a node as suspected until `until_ms`: it is not chosen before.
-    pub fn suspect(&mut self, peer: Peer, until_ms: u64) {
-        let until = self.suspected.entry(peer).or_default();
-        *until = until_ms.max(*until);
-    }
-
-    /// Chooses healthy backups for `ids` in addition to `have`, up to the target number.
-    pub fn choose_missing_backups(&self, ids: IdRange, have: &[Peer]) -> Vec<Peer> {
-        let mut more = self.choose_eligible_backups(ids, have);
-        more.retain(|peer| self.is_healthy(*peer));
-        more
-    }
-
-    /// As [`Self::choose_missing_backups`], and suspected ones where there are too few healthy
-    /// ones.
-    pub fn choose_eligible_backups(&self, ids: IdRange, have: &[Peer]) -> Vec<Peer> {
-        let count = self.backup_target().saturating_sub(have.len());
-        let mut more = self.choose_backups(ids, have, count);
-        more.retain(|peer| self.is_eligible(*peer));
-        more
     }
 
     /// Whether a version waits for an acknowledgement.
@@ -298,15 +192,26 @@ impl ReplicationPrimary {
     /// Makes this node the owner of `ids` with these backups, which have all their contents.
     pub fn set_backups(&mut self, ids: IdRange, backups: Vec<Peer>) {
         if self.settings.backups > 0 {
+            self.unbacked.assign(ids.start()..ids.end(), None);
             self.backup_sets.assign(ids.start()..ids.end(), Some(backups));
             self.min_backups_seen = None;
             self.recheck_writes(ids);
         }
     }
 
+    /// As [`Self::set_backups`], for new ids: nothing was acknowledged about them.
+    pub fn set_first_backups(&mut self, ids: IdRange, backups: Vec<Peer>) {
+        let is_unbacked = backups.is_empty();
+        self.set_backups(ids, backups);
+        if is_unbacked {
+            self.unbacked.assign(ids.start()..ids.end(), Some(()));
+        }
+    }
+
     /// Forgets ids that this node no longer owns; nothing about them is pending any more.
     pub fn drop_ids(&mut self, ids: IdRange) {
         self.backup_sets.assign(ids.start()..ids.end(), None);
+        self.unbacked.assign(ids.start()..ids.end(), None);
         self.set_changes.retain(|_, change| !change.ids.overlaps(ids));
         self.pending_writes.retain(|_, write| !ids.contains(write.id));
         let unacknowledged = &self.unacknowledged;
@@ -334,7 +239,11 @@ impl ReplicationPrimary {
         let is_full = |peer: Peer| {
             self.streams.get(&peer).is_some_and(|stream| stream.is_filled(1, self.settings.window))
         };
-        set.len() + 1 >= self.min_replicas() && !(self.is_backlogged && self.peers(id).any(is_full))
+        let is_new =
+            self.is_alone() && self.is_small(set) && self.unbacked.get(id.bits()).is_some();
+        self.others_in(set) + 1 >= self.min_replicas()
+            && !is_new
+            && !(self.is_backlogged && self.peers(id).any(is_full))
     }
 
     /// The peers that must have each change of `id`: its backups, then its learners.
@@ -446,14 +355,14 @@ impl ReplicationPrimary {
 
     /// Tells backups of `ids` to discard what they keep of them under `source`.
     pub fn discard_former(&mut self, source: Peer, ids: IdRange, backups: &[Peer]) {
-        let members = backups.iter().copied().filter(|peer| self.others.contains(peer));
-        let members: Vec<Peer> = members.collect();
+        let members = backups.iter().copied();
+        let members: Vec<Peer> = members.filter(|peer| self.is_present(*peer)).collect();
         self.send_all(&members, Mutation::DiscardFormer(source, ids), Vec::new());
     }
 
     /// Tells nodes that are not backups of `ids` to discard what they keep of them.
     pub fn clear_on(&mut self, ids: IdRange, peers: impl Iterator<Item = Peer>) {
-        let members: Vec<Peer> = peers.filter(|peer| self.others.contains(peer)).collect();
+        let members: Vec<Peer> = peers.filter(|peer| self.is_present(*peer)).collect();
         self.send_all(&members, Mutation::Clear(ids), Vec::new());
     }
 
@@ -529,7 +438,7 @@ impl ReplicationPrimary {
         let Some(write) = self.pending_writes.get(&version) else { return };
         let id = write.id;
         let is_enough = match self.backup_sets.get(id.bits()) {
-            Some(set) => set.len() + 1 >= self.min_replicas(),
+            Some(set) => self.others_in(set) + 1 >= self.min_replicas(),
             None => true,
         };
         if write.missing_acks == 0 && is_enough {
@@ -575,7 +484,9 @@ impl ReplicationPrimary {
             let left: Vec<Peer> =
                 before.iter().filter(|peer| !members.contains(peer)).copied().collect();
             self.set_backups(change.ids, members.clone());
-            if !self.racks.is_empty() {
+            if left.contains(&self.me) {
+                self.clear_on(change.ids, std::iter::once(self.me));
+            } else if !self.racks.is_empty() {
                 // A silent node never receives this, or is in a new incarnation when it does.
                 self.clear_on(change.ids, left.into_iter());
             }
@@ -604,14 +515,14 @@ impl ReplicationPrimary {
             self.recheck_racks();
         }
         let silent_ms = self.settings.silent_ms;
-        let others = &self.others;
+        let primary = &*self;
         let silent_for = |silent_ms: u64| {
             let is_silent = move |(peer, stream): (&Peer, &ReplicationStream)| {
                 let is_late =
                     stream.awaiting_since_ms.is_some_and(|since| now_ms >= since + silent_ms);
-                (is_late || !others.contains(peer)).then_some(*peer)
+                (is_late || !primary.is_present(*peer)).then_some(*peer)
             };
-            self.streams.iter().filter_map(is_silent).collect::<BTreeSet<Peer>>()
+            primary.streams.iter().filter_map(is_silent).collect::<BTreeSet<Peer>>()
         };
         let (silent, gone) = (silent_for(silent_ms), silent_for(FAILOVER_PATIENCE * silent_ms));
         for peer in &silent {
@@ -664,7 +575,7 @@ impl ReplicationPrimary {
         self.min_backups_seen = Some(self.backup_target());
         for (span, set) in self.backup_sets.iter() {
             let is_hurt = set.iter().any(|peer| silent.contains(peer));
-            let is_small = set.len() < self.backup_target();
+            let is_small = self.is_small(set);
             let shares_rack = || self.placement().better(span.start, set).is_some();
             if is_hurt || is_small || shares_rack() {
                 self.min_backups_seen = None;
@@ -687,8 +598,9 @@ impl ReplicationPrimary {
             if *begun >= most || changing.iter().any(|other| other.overlaps(ids)) {
                 continue;
             }
-            let base: Vec<Peer> =
-                set.iter().filter(|peer| !silent.contains(peer)).copied().collect();
+            // Others take the place of this node.
+            let stays = |peer: &&Peer| !silent.contains(peer) && self.is_available(**peer);
+            let base: Vec<Peer> = set.iter().filter(stays).copied().collect();
             if !has_no_silent && base.len() + 1 >= self.min_replicas() {
                 let number = self.begin_catch_up(ids, base.clone(), Vec::new(), true);
                 self.begin_commit(number);

@@ -474,7 +474,7 @@ impl<S: ChunkStore> ChunkService<S> {
                 self.skipped_ids = 0;
                 self.set_owned(ids, Some(epoch));
                 let backups = std::mem::take(&mut self.claiming);
-                self.replication.set_backups(ids, backups);
+                self.replication.set_first_backups(ids, backups);
             }
             Err(_) => {
                 if let Ok(allocator) = IdAllocator::resume(self.allocator.creator(), end)
@@ -491,7 +491,7 @@ impl<S: ChunkStore> ChunkService<S> {
     pub fn own_partition(&mut self, ids: IdRange, epoch: u64) {
         self.remove_now(ids);
         self.set_owned(ids, Some(epoch));
-        self.replication.set_backups(ids, Vec::new());
+        self.replication.set_first_backups(ids, Vec::new());
     }
 
     /// Executes operations in order; consecutive reads fetch memory together.

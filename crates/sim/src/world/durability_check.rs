@@ -1,9 +1,7 @@
 //! What the world's faults spare, since its durability is promised: members of each group of which
 //! every majority has one, and one replica of each range.
 
-use amalgam_cluster::ids::NodeId;
 use amalgam_cluster::overlay::Peer;
-use amalgam_cluster::ranges::Range;
 
 use super::{LEASE_MS, Node, World};
 use crate::node_process::NodeProcess;
@@ -26,22 +24,9 @@ impl<P: NodeProcess> World<P> {
     }
 
     /// Whether the logs still hold everything since all nodes stopped, which they do until a node
-    /// crashes alone and is replaced. What one has taken over that has no other to keep a replica,
-    /// as the first of two to come back, is in its memory alone.
+    /// crashes alone and is replaced.
     pub(super) fn is_in_logs(&self) -> bool {
-        let truth = self.observed.oracle.truth();
-        let is_in_memory_alone = |range: Range| {
-            let of = |node: NodeId| {
-                let incarnation = truth.incarnation_of(range.ids.first().creator(), node);
-                Peer { node, incarnation: incarnation.unwrap_or_default() }
-            };
-            self.runs(of(range.placement.owner()))
-                && !range.placement.backups().any(|node| self.keeps(of(node)))
-                && !truth.needs_recovery(range.ids.first())
-        };
-        self.is_recovering_all()
-            && !self.crashed_alone
-            && !truth.all_ranges().any(is_in_memory_alone)
+        self.is_recovering_all() && !self.crashed_alone
     }
 
     /// Whether enough of every group run, and a backup of every range, whose log has everything.

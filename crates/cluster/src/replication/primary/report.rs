@@ -19,8 +19,7 @@ impl ReplicationPrimary {
     /// Counts for the status: intervals with fewer backups than the target, set changes in
     /// progress, and pending writes.
     pub fn counts(&self) -> (usize, usize, usize) {
-        let reduced =
-            self.backup_sets.iter().filter(|(_, set)| set.len() < self.backup_target()).count();
+        let reduced = self.backup_sets.iter().filter(|(_, set)| self.is_small(set)).count();
         (reduced, self.set_changes.len(), self.pending_writes.len())
     }
 

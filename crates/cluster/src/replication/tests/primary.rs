@@ -53,6 +53,47 @@ fn the_only_backup_is_dropped_only_when_it_is_no_member() {
 }
 
 #[test]
+fn a_node_that_is_alone_is_its_own_backup_until_there_is_another() {
+    let other = Peer { node: NodeId::new(2).expect("a node"), incarnation: 1 };
+    let settings = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
+    let mut primary = ReplicationPrimary::new(owner(), settings);
+    primary.set_members([owner()].into_iter());
+    primary.set_first_backups(ids(0, 10), Vec::new());
+    assert!(!primary.accepts(id(1)), "its log has nothing of them yet");
+    let mut now_ms = 0;
+    let mut settle = |primary: &mut ReplicationPrimary, peer: Peer| {
+        let mut out = Vec::new();
+        now_ms += 10;
+        for _ in 0..2 {
+            primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| ClientState::default(), &mut out);
+            primary.flush(now_ms, &mut out);
+            for command in std::mem::take(&mut out) {
+                match command {
+                    ReplicationCommand::Send(to, ReplicationMessage::Append { stream, .. }) => {
+                        let appended = ReplicationMessage::Appended { stream, next: u64::MAX };
+                        primary.on_message(to, &appended, now_ms);
+                    }
+                    command => out.push(command),
+                }
+            }
+        }
+        let [ReplicationCommand::Commit(number, _, backups)] = &out[..] else {
+            panic!("{out:?}");
+        };
+        assert_eq!(*backups, [peer]);
+        primary.on_committed(*number, Ok(5));
+    };
+    settle(&mut primary, owner());
+    assert!(primary.accepts(id(1)) && primary.counts().0 == 0);
+    primary.set_members([owner(), other].into_iter());
+    assert!(!primary.accepts(id(1)), "its own log is no replica elsewhere");
+    assert_eq!(primary.counts().0, 1);
+    settle(&mut primary, other);
+    assert!(primary.accepts(id(1)));
+    assert_eq!(primary.backups(id(1)), Some(&[other][..]));
+}
+
+#[test]
 fn the_queue_of_a_backup_is_bounded_in_bytes() {
     let [backup, learner] = [2, 3].map(|number| {
         let node = NodeId::new(number).expect("a node");

@@ -224,6 +224,11 @@ impl<S: ChunkStore> ChunkService<S> {
     ) -> Vec<(Peer, Vec<RecordKey>)> {
         let FailoverGrant { ids, source, .. } = loading.grant;
         let mut in_place_replicas = Vec::new();
+        let me = (self.me, loading.locks.clone());
+        if loading.damaged.is_empty() && self.replication.is_healthy(me.0) {
+            // The only node there is: its log has exactly what it has loaded.
+            return vec![me];
+        }
         if ids.first().creator().is_named() {
             return in_place_replicas;
         }

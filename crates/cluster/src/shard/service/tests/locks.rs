@@ -110,7 +110,8 @@ impl<S: ChunkStore> BackedUp<S> {
 
     /// The backup takes chunk 0 over. Returns the service of the new owner, at time 50.
     fn fail_over(&mut self, index: &Model) -> Caller<impl ChunkStore> {
-        let replication = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
+        // Its answers wait for nobody.
+        let replication = ReplicationSettings { backups: 0, ..ReplicationSettings::default() };
         let limits = ChunkSettings { replication, ..ChunkSettings::default() };
         let heir = Peer { incarnation: 2, ..backup() };
         let mut service = ChunkService::new(heir, limits, EngineStore::from(index));
