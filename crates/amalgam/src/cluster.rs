@@ -462,7 +462,7 @@ fn backups(options: &NodeOptions) -> anyhow::Result<Option<BackupConfiguration>>
         Some(BackupMode::Buffered) | None => Durability::Buffered,
     };
     let space = options.backup_space.unwrap_or(Size::mebibytes(4_096));
-    let space_bytes = space.in_bytes(32 << 20).context("--backup-space")? as u64;
+    let space_bytes = space.in_bytes(1 << 20).context("--backup-space")? as u64;
     let copy_sets = options.copy_sets.unwrap_or(0);
     Ok(Some(BackupConfiguration { count, copy_sets, folder, durability, space_bytes }))
 }
@@ -761,6 +761,12 @@ mod tests {
         assert!(configuration(&given(|o| o.listen = Some("nowhere".to_owned()))).is_err());
         assert!(etcd(&given(|options| options.cluster = Some("a/b".to_owned()))).is_err());
         assert!(token(Some(Path::new("/nonexistent"))).is_err());
+        let bare = given(|options| {
+            (options.backups, options.backup_dir) = (Some(1), Some("copies".into()));
+            options.backup_space = Some("64".parse().expect("a size"));
+        });
+        let space = backups(&bare).expect("backups").expect("some").space_bytes;
+        assert_eq!(space, 64 << 20, "mebibytes, as for the other sizes");
     }
 
     #[test]
