@@ -164,7 +164,7 @@ pub enum ChunkError {
     NoChunk,
     /// The chunk would be longer than [`MAX_CHUNK_BYTES`].
     TooLarge,
-    /// The node has no memory left.
+    /// The node has no memory left, or its backups accept nothing more; nothing was executed.
     Full,
     /// Another client holds a lock.
     Locked,
@@ -199,7 +199,7 @@ impl fmt::Display for ChunkError {
         f.write_str(match self {
             Self::NoChunk => "there is no such chunk",
             Self::TooLarge => "the chunk is longer than 1 MiB",
-            Self::Full => "the owner has no memory left; delete chunks or add nodes",
+            Self::Full => "the owner has no memory left, or its backups no disk space; add nodes",
             Self::Locked => "another client has locked the chunk",
             Self::NotLocked => "the chunk is not locked by this client",
             Self::Moved(_) => "the chunk is owned by another node",

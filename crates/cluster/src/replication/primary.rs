@@ -37,6 +37,9 @@ pub(crate) const NAMED_CHANGES_MAX: usize = 256;
 const FAILOVER_PATIENCE: u64 = 4;
 /// How long a backup that timed out is not chosen again.
 const SUSPECTED_MS: u64 = 2_000;
+/// How long a scan of the sets that could change nothing is not repeated, if no set, member or
+/// suspicion has changed since.
+const RESCAN_MS: u64 = 1_000;
 
 /// What the caller of [`ReplicationPrimary`] must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +96,14 @@ impl ReplicaSetChange {
     }
 }
 
+/// The inputs of a scan of the sets that found some to change and could change none.
+#[derive(Debug)]
+struct FutileScan {
+    at_ms: u64,
+    silent: BTreeSet<Peer>,
+    suspected: Vec<Peer>,
+}
+
 /// Replicates the chunks and items of one owner to its backups.
 #[derive(Debug)]
 pub struct ReplicationPrimary {
@@ -108,6 +119,8 @@ pub struct ReplicationPrimary {
     /// change.
     min_backups_seen: Option<usize>,
     streams: BTreeMap<Peer, ReplicationStream>,
+    /// What the last scan found that could change nothing; None after any change of a set.
+    futile_scan: Option<FutileScan>,
     /// Ids without a backup about which nothing was acknowledged yet: a node that is alone accepts
     /// no change of them before they are in its own log.
     unbacked: IntervalMap<()>,
@@ -144,6 +157,7 @@ impl ReplicationPrimary {
             is_member: false,
             backup_sets: IntervalMap::default(),
             min_backups_seen: None,
+            futile_scan: None,
             unbacked: IntervalMap::default(),
             streams: BTreeMap::new(),
             is_backlogged: false,
@@ -195,6 +209,7 @@ impl ReplicationPrimary {
             self.unbacked.assign(ids.start()..ids.end(), None);
             self.backup_sets.assign(ids.start()..ids.end(), Some(backups));
             self.min_backups_seen = None;
+            self.futile_scan = None;
             self.recheck_writes(ids);
         }
     }
@@ -229,6 +244,16 @@ impl ReplicationPrimary {
         self.set_changes.values().any(|change| change.ids.overlaps(ids))
     }
 
+    /// Whether no write can be acknowledged until a node joins or restarts: too many refused for
+    /// the rest of their incarnations, since their logs are full or broken.
+    pub fn refuses(&self) -> bool {
+        let is_full = |until_ms: &u64| *until_ms == u64::MAX;
+        self.settings.backups > 0
+            && self.suspected.values().any(is_full)
+            && self.others.iter().filter(|peer| self.is_eligible(**peer)).count() + 1
+                < self.min_replicas()
+    }
+
     /// Whether a write to `id` is accepted: it has enough replicas, and no queue of a backup or
     /// learner is full.
     pub fn accepts(&self, id: ChunkId) -> bool {
@@ -241,9 +266,9 @@ impl ReplicationPrimary {
         };
         let is_new =
             self.is_alone() && self.is_small(set) && self.unbacked.get(id.bits()).is_some();
-        self.others_in(set) + 1 >= self.min_replicas()
-            && !is_new
-            && !(self.is_backlogged && self.peers(id).any(is_full))
+        let is_backlogged = || self.is_backlogged && self.peers(id).any(is_full);
+        let has_enough = self.others_in(set) + 1 >= self.min_replicas() && !is_new;
+        has_enough && !self.refuses() && !is_backlogged()
     }
 
     /// The peers that must have each change of `id`: its backups, then its learners.
@@ -529,7 +554,7 @@ impl ReplicationPrimary {
             self.suspect(*peer, now_ms + SUSPECTED_MS);
         }
         self.abort_unreachable(&silent, &gone, out);
-        self.change_sets(&silent, is_leaving, out);
+        self.change_sets(now_ms, &silent, is_leaving, out);
         self.advance_catch_up(store, export, out);
         self.drop_unused_streams();
         self.resend_timed_out(now_ms);
@@ -564,11 +589,20 @@ impl ReplicationPrimary {
     /// small.
     fn change_sets(
         &mut self,
+        now_ms: u64,
         silent: &BTreeSet<Peer>,
         is_leaving: &dyn Fn(IdRange) -> bool,
         out: &mut Vec<ReplicationCommand>,
     ) {
         if silent.is_empty() && self.min_backups_seen == Some(self.backup_target()) {
+            return;
+        }
+        let is_futile = |scan: &FutileScan| {
+            now_ms < scan.at_ms + RESCAN_MS
+                && scan.silent == *silent
+                && self.suspected.keys().eq(&scan.suspected)
+        };
+        if self.futile_scan.as_ref().is_some_and(is_futile) {
             return;
         }
         let mut wanted = Vec::new();
@@ -590,6 +624,7 @@ impl ReplicationPrimary {
         let named = changing.iter().filter(|ids| is_named(**ids)).count();
         // Changes in progress, of chunks and of named items.
         let mut begun = [changing.len() - named, named];
+        let is_idle = changing.is_empty() && !wanted.is_empty();
         for (has_no_silent, ids, set) in wanted {
             let (begun, most) = match is_named(ids) {
                 true => (&mut begun[1], NAMED_CHANGES_MAX),
@@ -623,6 +658,12 @@ impl ReplicationPrimary {
                 *begun += 1;
             }
         }
+        let suspected = || self.suspected.keys().copied().collect();
+        self.futile_scan = (is_idle && self.set_changes.is_empty()).then(|| FutileScan {
+            at_ms: now_ms,
+            silent: silent.clone(),
+            suspected: suspected(),
+        });
     }
 
     /// Queues a mutation for peers; no reply waits for it.
@@ -689,7 +730,9 @@ impl ReplicationPrimary {
 
     /// Sends the entries that were not sent yet, in as few messages as possible.
     pub fn flush(&mut self, now_ms: u64, out: &mut Vec<ReplicationCommand>) {
-        for (peer, stream) in &mut self.streams {
+        // One that refused for good would refuse again.
+        let accepts = |peer: &Peer| self.suspected.get(peer) != Some(&u64::MAX);
+        for (peer, stream) in self.streams.iter_mut().filter(|(peer, _)| accepts(peer)) {
             let message = stream.next_message(now_ms);
             out.extend(message.map(|message| ReplicationCommand::Send(*peer, message)));
         }

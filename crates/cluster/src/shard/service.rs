@@ -542,7 +542,7 @@ impl<S: ChunkStore> ChunkService<S> {
             Action::Item { id, op } if !op.verb.changes() => {
                 self.check_owned(*id, *epoch)?;
                 if op.verb.writes() && !self.replication.accepts(*id) {
-                    return Err(ChunkError::Retry);
+                    return Err(self.refusal());
                 }
                 let is_announced = self.announce(action);
                 let done = self.item(*id, op);
@@ -572,7 +572,7 @@ impl<S: ChunkStore> ChunkService<S> {
             Some(id) => {
                 if !self.replication.accepts(id) {
                     self.end_announcement(id, is_announced);
-                    return Err(ChunkError::Retry);
+                    return Err(self.refusal());
                 }
                 let result = match action {
                     Action::Item { op, .. } => Ok(self.item(id, op)),
@@ -597,6 +597,11 @@ impl<S: ChunkStore> ChunkService<S> {
         }
         self.end_announcement(id, is_announced);
         result
+    }
+
+    /// Why a write is not accepted: there is no use in trying again where no backup can have it.
+    fn refusal(&self) -> ChunkError {
+        if self.replication.refuses() { ChunkError::Full } else { ChunkError::Retry }
     }
 
     fn check_owned(&self, id: ChunkId, epoch: u64) -> Result<(), ChunkError> {
@@ -758,7 +763,7 @@ impl<S: ChunkStore> ChunkService<S> {
             }
             if is_served || !is_claimed || self.owned.get(id.bits()).is_some() {
                 self.allocator.free(IdRange::single(id)).expect("it was handed out just now");
-                return Err(ChunkError::Retry);
+                return Err(self.refusal());
             }
         }
         Err(ChunkError::Retry)

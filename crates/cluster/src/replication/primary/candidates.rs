@@ -12,6 +12,7 @@ impl ReplicationPrimary {
     pub fn set_members(&mut self, members: impl Iterator<Item = Peer>) {
         let was_alone = self.is_alone();
         self.others = members.collect();
+        self.futile_scan = None;
         self.recheck_racks();
         self.is_member |= self.others.contains(&self.me);
         self.others.retain(|peer| *peer != self.me);

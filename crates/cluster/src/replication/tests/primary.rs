@@ -232,3 +232,54 @@ fn a_backup_that_refused_is_not_chosen_again_in_that_incarnation() {
         "its next incarnation may take it"
     );
 }
+
+#[test]
+fn writes_that_no_backup_can_have_are_refused_at_once_and_cost_no_scans() {
+    let peers =
+        [2, 3].map(|node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 });
+    let settings = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
+    let mut primary = ReplicationPrimary::new(owner(), settings);
+    primary.set_members([owner(), peers[0], peers[1]].into_iter());
+    primary.set_backups(ids(0, 10), vec![peers[0]]);
+    primary.set_backups(ids(10, 10), vec![peers[1]]);
+    for counter in [1, 11] {
+        primary.replicate(id(counter), Mutation::Put(id(counter), vec![1]), Vec::new());
+    }
+    let mut sent = Vec::new();
+    primary.flush(1_000, &mut sent);
+    for command in sent {
+        let ReplicationCommand::Send(to, ReplicationMessage::Append { stream, .. }) = command
+        else {
+            panic!("{command:?}");
+        };
+        assert!(primary.accepts(id(1)) && !primary.refuses());
+        let refused = ReplicationMessage::Refused { stream, is_sealed: false };
+        primary.on_message(to, &refused, 1_000);
+    }
+    assert!(primary.refuses() && !primary.accepts(id(1)) && !primary.accepts(id(11)));
+    assert_eq!(primary.counts().0, 2, "neither has a backup that accepts anything");
+    // Each scan asks of each set that lacks a backup whether it is leaving.
+    let looked_at = std::cell::Cell::new(0);
+    let is_leaving = |_| {
+        looked_at.set(looked_at.get() + 1);
+        false
+    };
+    let tick = |primary: &mut ReplicationPrimary, now_ms| {
+        let mut out = Vec::new();
+        primary.on_tick(now_ms, &is_leaving, &mut Empty, &|_| ClientState::default(), &mut out);
+        assert_eq!(out, []);
+    };
+    for now_ms in (1_010..1_900).step_by(10) {
+        tick(&mut primary, now_ms);
+    }
+    assert_eq!(looked_at.get(), 2, "one scan");
+    let mut sent = Vec::new();
+    primary.flush(1_900, &mut sent);
+    assert_eq!(sent, [], "they would refuse again");
+    let again = Peer { incarnation: 2, ..peers[0] };
+    primary.set_members([owner(), again, peers[1]].into_iter());
+    assert!(!primary.refuses(), "its next incarnation may take it");
+    tick(&mut primary, 1_900);
+    assert_eq!(looked_at.get(), 4);
+    assert!(primary.is_changing(ids(0, 20)));
+}
