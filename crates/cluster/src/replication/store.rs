@@ -25,6 +25,7 @@ use crate::log::{
 use crate::overlay::{MetadataRecord, Peer};
 
 mod fetch;
+mod futile_cleaning;
 mod metadata;
 mod owner_change;
 mod owner_replica;
@@ -32,6 +33,7 @@ mod recovery;
 mod scrub;
 
 use fetch::PendingFetch;
+use futile_cleaning::FutileCleaning;
 use owner_change::{OwnerChange, OwnerChanges, RecordRewrite, holder_of};
 use owner_replica::OwnerReplica;
 pub use recovery::{ReplicaContents, ReplicaSlice};
@@ -132,6 +134,7 @@ pub struct ReplicaStore {
     /// Bytes that the cleaner still has to examine, and how many it examines at once.
     cleaning_debt_bytes: u32,
     clean_bytes: u32,
+    futile_cleaning: FutileCleaning,
     /// Buffer for the record that is being encoded.
     record: Vec<u8>,
 }
@@ -182,6 +185,7 @@ impl ReplicaStore {
             cleaning: None,
             cleaning_debt_bytes: 0,
             clean_bytes: (segment_bytes / CLEAN_PARTS).max(CLEAN_BYTES_MIN),
+            futile_cleaning: FutileCleaning::default(),
             record: Vec::new(),
         }
     }
@@ -562,9 +566,9 @@ impl ReplicaStore {
     ///
     /// A segment is loaded and cleaned in parts, several times what was appended meanwhile, so that
     /// no change waits for a whole segment, and none for the medium. When segments run short, every
-    /// segment worth it is cleaned.
+    /// segment worth it is cleaned, as long as that frees some.
     fn clean(&mut self) -> Result<(), LogError> {
-        while self.cleaning_debt_bytes >= self.clean_bytes || self.log.is_short() {
+        while self.cleaning_debt_bytes >= self.clean_bytes || self.is_cleaning_urgent() {
             let cleaning = match self.cleaning.take() {
                 Some(cleaning) => cleaning,
                 None => {
@@ -591,6 +595,7 @@ impl ReplicaStore {
                 }
                 None => {
                     self.log.retire(segment)?;
+                    self.count_cleaning();
                     // Until then records in it may have needed them.
                     self.owner_changes.drop_segment(segment);
                 }

@@ -253,6 +253,25 @@ fn a_backup_whose_log_is_full_refuses_further_entries() {
     assert_eq!(answer(&mut replica_store), refused);
 }
 
+#[test]
+fn a_log_full_of_long_records_refuses_instead_of_cleaning_for_ever() {
+    let mut replica_store = replica_store(MemoryStorage::default());
+    // Each takes more than half of a segment, and less than what is worth cleaning.
+    let put = |n| entry(n, Mutation::Put(id(n), vec![1; 1_200]));
+    replica_store.on_append(owner(), 1, 1, (1..=20).map(put).collect::<Vec<_>>());
+    let refused = [ReplicationMessage::Refused { stream: 1, is_sealed: false }];
+    assert_eq!(answer(&mut replica_store), refused);
+    assert_eq!(replica_store.failure(), Some(LogError::Full));
+    // What is changed again and again needs no more space.
+    let mut replica_store = self::replica_store(MemoryStorage::default());
+    for n in 1..=200 {
+        let put = Mutation::Put(id(n % 3), vec![1; 1_200]);
+        replica_store.on_append(owner(), 1, n, vec![entry(n, put)]);
+        let taken = [ReplicationMessage::Appended { stream: 1, next: n + 1 }];
+        assert_eq!(answer(&mut replica_store), taken);
+    }
+}
+
 /// A replica store and the entries that it was sent, so that it can be sent more.
 struct Told {
     replica_store: ReplicaStore,
