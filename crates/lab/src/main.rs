@@ -1,5 +1,7 @@
 //! The `amalgam-lab` binary: everything that measures Amalgam and is not a part of the product.
 
+mod chaos;
+
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -11,6 +13,8 @@ use amalgam_reproduce::figures::ReproduceArguments;
 use amalgam_reproduce::programs::Companion;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+
+use crate::chaos::ChaosArguments;
 
 /// Amalgam's laboratory: measures engines and servers, and reproduces the papers' figures.
 #[derive(Parser)]
@@ -27,6 +31,8 @@ enum Action {
     Bench(Box<BenchCommand>),
     /// Measures every table and figure of the five papers, and compares with the printed numbers.
     Reproduce(ReproduceArguments),
+    /// Runs clusters, ours and others, under the same faults, and counts what clients lose.
+    Chaos(ChaosArguments),
     /// Compares engines with other concurrent maps, if `amalgam-peers` was built.
     #[command(disable_help_flag = true)]
     Peers(Passed),
@@ -57,6 +63,7 @@ fn main() -> ExitCode {
     let result = match &Lab::parse().command {
         Action::Bench(command) => amalgam_reproduce::run(command, ENGINES),
         Action::Reproduce(arguments) => amalgam_reproduce::figures::run(arguments),
+        Action::Chaos(arguments) => chaos::run(arguments),
         Action::Peers(passed) => become_program(&PEERS, passed),
         Action::Rtl(passed) => become_program(&RTL, passed),
     };
