@@ -310,7 +310,7 @@ async def compare_unit(dut):
             is_sweep = not length and number % 2
             kind = 1 if length else 3 if is_sweep else 0
             op = pack(*zip(META, (number, 0, length, 0, 0, 0, 0, 0)),
-                      *zip(META_OUT, (kind, 0, 0, 0)), (32, 0), (8, check), (32, now))
+                      *zip(META_OUT, (kind, 0, 0, 0)), (32, 0), (8, check), (32, now), (7, 0))
             ops.append((op,))
             if not length and not is_sweep:
                 expected.append((op, 0))

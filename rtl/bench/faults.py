@@ -37,11 +37,11 @@ FAULTS = [
     # Lends more than is left.
     ("credits", {}, "credits", "left_q >= Width'(Step)", "left_q != '0"),
     # Compares only reads, as printed.
-    ("concurrency_control", {"Writers": 5}, "concurrency_control", "(!is_busy &&",
-     "((is_write || !is_busy) &&"),
+    ("concurrency_control", {"Writers": 5}, "concurrency_control", "((!is_busy ||",
+     "((is_write || !is_busy ||"),
     # Retiring flips a counter the wrong way.
-    ("concurrency_control", {"CounterBits": 2}, "concurrency_control", "is_ready && flipped_q",
-     "is_ready && !flipped_q"),
+    ("concurrency_control", {"CounterBits": 2}, "concurrency_control", "? noted_q[oldest_q]",
+     "? retired[tag_q[oldest_q]]"),
     # Asks without credit.
     ("read_unit", {}, "read_unit", "is_read && has_credit && is_sent_q", "is_read && is_sent_q"),
     # A free slot outranks a match.
@@ -60,11 +60,13 @@ FAULTS = [
     # A sweep reads nothing.
     ("read_unit", {}, "read_unit", " || op_i.meta.kind == KindDelete", ""),
     # A key finds its item without the value.
-    ("compare_unit", {}, "compare_unit", "match_q & ~is_overwritten_i", "match_q"),
+    ("compare_unit", {}, "compare_unit", "match_q & ~is_overwritten_i[Slots-1:0]",
+     "match_q"),
     # A sweep is answered.
     ("write_unit", {}, "write_unit", "finish && !is_sweep && (", "finish && ("),
     # A value counts as expired, but its slot may be free.
-    ("compare_unit", {}, "compare_unit", "(is_overwritten_i & ~free_q)", "is_overwritten_i"),
+    ("compare_unit", {}, "compare_unit", "(is_overwritten_i[Slots-1:0] & ~free_q)",
+     "is_overwritten_i[Slots-1:0]"),
     # A value does not go on at the log's beginning.
     ("value_store", {}, "value_store", "AddressWidth'(place)",
      "AddressWidth'(command_i.pointer[LogBits-1:0]) + AddressWidth'(beat_q)"),

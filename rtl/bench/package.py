@@ -7,7 +7,7 @@ from streams import pack
 # id, opcode, klen, vlen, flags, expiry, has_cas, is_misshapen
 META = (32, 8, 8, 24, 32, 32, 1, 1)
 META_OUT = (2, 1, 1, 16)  # kind, quiet, drain, status
-OP = (32, 8, 32)  # bucket, check, now
+OP = (32, 8, 32, 1, 6)  # bucket, check, now, is_forwarded, station
 RESPONSE = (32, 8, 1, 1, 16, 24, 32, 48, 32)  # id, opcode, quiet, hit, status, vlen, flags, ...
 COMMAND = (2, 48, 24, 32)  # kind, pointer, vlen, flags
 BEAT = (64, 8, 1)  # data, keep, last

@@ -154,7 +154,8 @@ def op_of(number, key_bytes, kind, bucket=0, check=0, now=0, **fields):
     request = (number, opcode, key_bytes, fields.get("vlen", 0), fields.get("flags", 0),
                fields.get("expiry", 0), 0, 0)
     meta = (kind, 0, fields.get("drain", 0), fields.get("status", OK))
-    return struct(META + META_OUT + OP, *request, *meta, bucket, check, now)
+    forwarded = int(fields.get("is_forwarded", 0)), fields.get("station", 0)
+    return struct(META + META_OUT + OP, *request, *meta, bucket, check, now, *forwarded)
 
 
 def tag_of(bucket):
@@ -172,7 +173,7 @@ class Entrance:
 
     def __init__(self, dut, pace, requests):
         self.dut, self.pace, self.requests = dut, pace, list(requests)
-        self.pending, self.now, self.entered, self.sweep = [], 0, [], None
+        self.pending, self.sweeps, self.now, self.entered, self.sweep = [], [], 0, [], None
 
     def drive(self):
         self.now += 1
@@ -193,23 +194,29 @@ class Entrance:
                 assert tag not in self.pending and len(self.pending) < parameter("Writers")
                 self.entered.append((self.sweep,))
                 self.pending.append(tag)
+                self.sweeps.append(True)
                 self.sweep, is_in = None, True
         elif int(dut.meta_valid_i.value):
-            number, key_bytes, kind, bucket, check = self.requests[0]
+            number, key_bytes, kind, bucket, check, repeats = self.requests[0]
             is_write = kind in (KIND_SET, KIND_DELETE)
             is_here = not key_bytes or int(dut.hash_valid_i.value)
             tag = tag_of(bucket)
-            waits = key_bytes and (tag in self.pending or (
+            is_busy, may_forward = tag in self.pending, repeats and not any(self.sweeps)
+            waits = key_bytes and (is_busy and not may_forward or (
                 is_write and len(self.pending) == parameter("Writers")))
             assert int(dut.stall_o.value) == bool(is_here and waits)
             assert not is_in or (is_here and not waits)
             if is_in:
                 self.requests.pop(0)
-                self.entered.append((number, key_bytes, kind, bucket, check, self.now))
+                is_forwarded = int(bool(key_bytes and is_busy and may_forward))
+                self.entered.append((number, key_bytes, kind, bucket, check, self.now,
+                                     is_forwarded))
                 if is_write:
                     self.pending.append(tag)
+                    self.sweeps.append(False)
         if self.is_retiring:
             self.pending.pop(0)
+            self.sweeps.pop(0)
         return is_in or self.is_retiring
 
 
@@ -224,13 +231,15 @@ async def concurrency_control(dut):
         for number, key_bytes in enumerate(lengths):
             kind = random.choice([KIND_GET, KIND_SET, KIND_DELETE]) if key_bytes else KIND_NONE
             bucket, check = random.randrange(6), random.randrange(256)
-            requests.append((number, key_bytes, kind, bucket, check))
+            repeats = random.randrange(2)
+            requests.append((number, key_bytes, kind, bucket, check, repeats))
             metas.append((op_of(number, key_bytes, kind) >> sum(OP),))
             if key_bytes:
                 primary = bucket << 32 - bits | random.randrange(1 << 32 - bits)
-                hashes.append((primary << 8 | check,))
+                hashes.append((primary << 8 | check, bucket, repeats))
         sources = [Source(dut, "meta_valid_i", "meta_ready_o", ["meta_i"], metas),
-                   Source(dut, "hash_valid_i", "hash_ready_o", ["hash_i"], hashes)]
+                   Source(dut, "hash_valid_i", "hash_ready_o",
+                          ["hash_i", "station_i", "is_repeated_i"], hashes)]
         sink = Sink(dut, "valid_o", "ready_i", ["op_o"])
         entrance = Entrance(dut, pace, requests)
         await run(dut, pace, sources, [sink], lambda: not entrance.requests
@@ -238,12 +247,14 @@ async def concurrency_control(dut):
         for (op,), entered in zip(sink.beats, entrance.entered, strict=True):
             if len(entered) == 1:
                 fields = unpack(op, *META, *META_OUT, *OP)
-                _, _, klen, *_, kind, _, drain, _, bucket, _, now = fields
+                _, _, klen, *_, kind, _, drain, _, bucket, _, now, is_forwarded, _ = fields
+                assert not is_forwarded
                 assert (klen, kind, drain, bucket, now) == (0, KIND_DELETE, 0, *entered, 0)
                 continue
-            number, key_bytes, kind, bucket, check, now = entered
+            number, key_bytes, kind, bucket, check, now, is_forwarded = entered
             if key_bytes:
-                assert op == op_of(number, key_bytes, kind, bucket, check, now)
+                assert op == op_of(number, key_bytes, kind, bucket, check, now, station=bucket,
+                                   is_forwarded=is_forwarded)
             else:
                 assert op >> sum(OP) == op_of(number, 0, kind) >> sum(OP)
 

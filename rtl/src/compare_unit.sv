@@ -3,6 +3,9 @@
 // The striped comparators. Each beat of a line holds stripes of SlotsPerBeat slots, which are
 // compared at once. The result of each slot is kept until the last line; then the verdict on all
 // slots goes to the write unit with their headers. The key's stripes stay readable for that unit.
+//
+// A request that is forwarded has no lines. When all older ones are decided, the verdict is made of
+// what the last write of its key left behind; the slots' headers mean nothing then.
 
 module compare_unit
   import ht_pkg::*;
@@ -42,8 +45,12 @@ module compare_unit
   output logic [Slots-1:0][63:0] locators_o,
   output logic [Slots-1:0][63:0] terms_o,
   output logic [Slots-1:0][47:0] pointers_o, // of the next verdict, for the log
-  input  logic [Slots-1:0]       is_overwritten_i,
-  input  logic [Slots-1:0]       is_young_i,
+  input  logic [Slots:0]         is_overwritten_i,   // the last is that of what is kept
+  input  logic [Slots:0]         is_young_i,
+  output logic                   kept_take_o, // what the last write left behind comes next
+  input  logic [Slots-1:0]       kept_free_i,
+  input  logic [Slots-1:0]       kept_holder_i,
+  input  logic [31:0]            kept_expiry_i,
   input  logic [LineWidth-1:0]   line_i,     // index of the key stripe that the write unit reads
   output logic [StripeWidth-1:0] stripe_o,
   output logic [StripeWords-1:0] mask_o
@@ -63,7 +70,7 @@ module compare_unit
   logic [GroupWidth-1:0]        group_q;
   logic [LineWidth-1:0]         line_q;    // its position in the record
   logic                         is_last_line, is_last_beat, is_head, is_terms, has_key, has_bucket;
-  logic                         finish, is_waiting_q;
+  logic                         finish, is_waiting_q, is_skipping, is_kept_q, is_gone, is_room;
   logic [Slots-1:0]             match_q, match, free_q, expired_q;
   logic [Slots-1:0][63:0]       locators_q, terms_q;
   logic [SlotsPerBeat-1:0]      is_equal, is_tagged, is_free;
@@ -90,10 +97,14 @@ module compare_unit
 
   // A beat is taken together with its stripe and its request, and only when a verdict has room.
   assign beat_ready_o   = op_valid_i && (stripe_valid_i || !has_key) && has_bucket
-                          && !is_waiting_q;
-  assign stripe_ready_o = beat_ready_o && beat_valid_i && is_last_beat && has_key;
-  assign finish         = is_waiting_q || (op_valid_i && !has_bucket);
-  assign op_ready_o     = finish && (!valid_o || ready_i);
+                          && !is_waiting_q && !op_i.is_forwarded;
+  assign is_skipping    = op_valid_i && stripe_valid_i && op_i.is_forwarded && !is_waiting_q;
+  assign stripe_ready_o = (beat_ready_o && beat_valid_i && is_last_beat && has_key) || is_skipping;
+  assign is_room        = !valid_o || ready_i;
+  assign finish         = (is_waiting_q && (is_kept_q || !op_i.is_forwarded))
+                          || (op_valid_i && !has_bucket);
+  assign op_ready_o     = finish && is_room;
+  assign kept_take_o    = is_waiting_q && op_i.is_forwarded && is_room;
 
   for (genvar p = 0; p < SlotsPerBeat; p++) begin : gen_slot
     stripe_comparator #(.StripeWords(StripeWords)) u_comparator (
@@ -124,22 +135,32 @@ module compare_unit
     );
   end
 
+  logic is_kept_expired;
+  expiry u_kept (.expiry_i(kept_expiry_i), .now_i(op_i.now), .is_expired_o(is_kept_expired));
+  assign is_gone = is_kept_expired || is_overwritten_i[Slots];
+
   assign stripe_o = hold_stripes[{!turn_q, line_i[HoldWidth-1:0]}];
   assign mask_o   = hold_masks[{!turn_q, line_i[HoldWidth-1:0]}];
 
   always_ff @(posedge clk_i) begin
-    if (beat_ready_o) begin
+    if (beat_ready_o || is_skipping) begin
       hold_stripes[{turn_q, line_q[HoldWidth-1:0]}] <= stripe_i;
       hold_masks[{turn_q, line_q[HoldWidth-1:0]}]   <= mask_i;
     end
     if (op_valid_i && op_ready_o) begin
       op_o       <= op_i;
       // What was overwritten is as good as free, whether it was swept yet or not.
-      match_o    <= has_key ? match_q & ~is_overwritten_i : '0;
+      match_o    <= has_key ? match_q & ~is_overwritten_i[Slots-1:0] : '0;
       free_o     <= free_q;
       // The write unit is done with all older requests, so the log's head is that of this one.
-      expired_o  <= expired_q | (is_overwritten_i & ~free_q);
-      young_o    <= is_young_i;
+      expired_o  <= expired_q | (is_overwritten_i[Slots-1:0] & ~free_q);
+      young_o    <= is_young_i[Slots-1:0];
+      if (op_i.is_forwarded) begin
+        match_o   <= is_overwritten_i[Slots] ? '0 : kept_holder_i;
+        free_o    <= kept_free_i;
+        expired_o <= is_gone ? kept_holder_i : '0;
+        young_o   <= {Slots{is_young_i[Slots]}};
+      end
       locators_o <= locators_q;
       terms_o    <= terms_q;
     end
@@ -152,10 +173,12 @@ module compare_unit
       is_waiting_q <= 1'b0;
       valid_o      <= 1'b0;
       turn_q       <= 1'b0;
+      is_kept_q    <= 1'b0;
     end else begin
-      if (beat_valid_i && beat_ready_o) begin
-        group_q <= is_last_beat ? '0 : group_q + 1'b1;
-        if (is_last_beat) begin
+      is_kept_q <= kept_take_o && !op_ready_o;
+      if ((beat_valid_i && beat_ready_o) || is_skipping) begin
+        group_q <= is_last_beat || is_skipping ? '0 : group_q + 1'b1;
+        if (is_last_beat || is_skipping) begin
           is_waiting_q <= is_last_line;
           if (is_last_line) line_q <= '0;
           // After the key's last line comes the terms' line, wherever it is.

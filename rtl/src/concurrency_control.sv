@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Admits requests to the critical section. A request enters when no older write to its bucket is in
-// flight. Writes are checked too, since two inserts would take the same free slot. The bucket
-// addresses of writes are kept in a queue, oldest first, and leave it when the memory port has
-// accepted the write's last line. The clock is read on entry, so requests enter in the order of
-// their time stamps.
+// flight, or when those have its own key: then it is forwarded, which means that it is decided by
+// what the last of them left behind and not by memory. Writes are checked too, since two inserts
+// would take the same free slot. The bucket addresses of writes are kept in a queue, oldest first,
+// and leave it when the memory port has accepted the write's last line. The clock is read on entry,
+// so requests enter in the order of their time stamps.
+//
+// Since a write enters behind another of its bucket only if it repeats its key, all that are under
+// way in a bucket have one key. A request that repeats the key of the last write of its station
+// therefore has the key of all writes that are under way in its bucket. Sweeps have none, so
+// nothing is forwarded until they are done.
 //
 // As printed, each address in the queue is compared. With `CounterBits`, a counter in LUT RAM
 // stands for all addresses that hash to it, so the cost does not grow with the number of writes in
 // flight. A request may then wait for a write of another bucket, but never passes one of its own.
-// No request passes a counter that is not 0, so a counter never exceeds 1. It is stored as two
-// bits, one flipped on entry and one on retirement; they differ while the write is in flight.
+// A counter is stored as two, of entries and of retirements, which differ while a write is in
+// flight; an entry notes what the second will be when it retires.
 //
 // A DELETE without a key sweeps a bucket: it clears the slots whose values were overwritten. It
 // enters in front of the request that waits, and its clock stands at 0, so that nothing expires.
@@ -32,6 +38,8 @@ module concurrency_control
   input  logic        hash_valid_i,
   output logic        hash_ready_o,
   input  hash_t       hash_i,
+  input  logic [5:0]  station_i,      // with the hash, as the next one
+  input  logic        is_repeated_i,  // the key is that of the station's last write
   input  logic        sweep_valid_i,
   output logic        sweep_ready_o,
   input  logic [BucketBits-1:0] sweep_bucket_i,
@@ -41,6 +49,7 @@ module concurrency_control
   output op_t         op_o,
 
   input  logic        retire_i,   // the oldest write is done
+  output logic        is_idle_o,  // there is none
   output logic        stall_o     // a request waits for an older write
 );
 
@@ -54,13 +63,6 @@ module concurrency_control
 
   localparam int unsigned TagWidth = CounterBits == 0 ? BucketBits : CounterBits;
 
-  // The unit of conflict detection: the bucket itself, or its counter.
-  function automatic logic [TagWidth-1:0] tag_of(logic [BucketBits-1:0] address);
-    logic [TagWidth-1:0] folded = '0;
-    for (int unsigned i = 0; i < BucketBits; i++) folded[i%TagWidth] ^= address[i];
-    return folded;
-  endfunction
-
   logic [TagWidth-1:0]   tag_q [Writers];
   logic [Writers-1:0]    is_pending_q;
   logic [PlaceWidth-1:0] oldest_q, next_q;
@@ -68,9 +70,12 @@ module concurrency_control
   logic [BucketBits-1:0] bucket;
   logic [TagWidth-1:0]   tag;
   logic has_key, has_bucket, is_write, is_clear, is_here, is_busy, is_ready, enter;
+  logic may_forward, is_sweeping_q;
+  logic [PlaceWidth-1:0] sweep_q;    // the last sweep's
 
   assign bucket   = sweep_valid_i ? sweep_bucket_i : hash_i.primary[31-:BucketBits];
-  assign tag      = tag_of(bucket);
+  // The unit of conflict detection: the bucket itself, or its counter.
+  assign tag      = TagWidth'(folded(32'(bucket), TagWidth));
   assign has_key    = !sweep_valid_i && meta_i.request.klen != '0;
   assign is_write   = sweep_valid_i || meta_i.kind == KindSet || meta_i.kind == KindDelete;
   assign has_bucket = has_key || sweep_valid_i;
@@ -83,21 +88,22 @@ module concurrency_control
     assign is_busy  = is_same != '0;
     assign is_ready = 1'b1;
   end else begin : gen_count
-    logic entered [2 ** CounterBits];
-    logic retired [2 ** CounterBits];
-    logic flipped_q [Writers];        // the bit that each entry wrote
+    logic [LevelWidth-1:0] entered [2 ** CounterBits];
+    logic [LevelWidth-1:0] retired [2 ** CounterBits];
+    logic [LevelWidth-1:0] noted_q [Writers];   // the entries so far, with each
     logic [CounterBits:0] cleared_q;  // counters cleared after reset
     assign is_ready = cleared_q[CounterBits];
     assign is_busy  = entered[tag] != retired[tag];
     always_ff @(posedge clk_i) begin
       if (!is_ready || (enter && is_write)) begin
-        entered[is_ready ? tag : cleared_q[CounterBits-1:0]] <= is_ready && !entered[tag];
+        entered[is_ready ? tag : cleared_q[CounterBits-1:0]]
+            <= is_ready ? entered[tag] + 1'b1 : '0;
       end
       if (!is_ready || retire_i) begin
         retired[is_ready ? tag_q[oldest_q] : cleared_q[CounterBits-1:0]]
-            <= is_ready && flipped_q[oldest_q];
+            <= is_ready ? noted_q[oldest_q] : '0;
       end
-      if (enter && is_write) flipped_q[next_q] <= !entered[tag];
+      if (enter && is_write) noted_q[next_q] <= entered[tag] + 1'b1;
     end
     always_ff @(posedge clk_i or negedge rst_ni) begin
       if (!rst_ni) cleared_q <= '0;
@@ -106,7 +112,10 @@ module concurrency_control
   end
 
   assign is_here  = (sweep_valid_i || (meta_valid_i && (hash_valid_i || !has_key))) && is_ready;
-  assign is_clear = !has_bucket || (!is_busy && (!is_write || level_q != LevelWidth'(Writers)));
+  assign may_forward = has_key && is_repeated_i && !is_sweeping_q;
+  assign is_clear = !has_bucket || ((!is_busy || may_forward)
+                                    && (!is_write || level_q != LevelWidth'(Writers)));
+  assign is_idle_o = level_q == '0;
   assign stall_o  = is_here && !is_clear && !sweep_valid_i;
   assign enter    = is_here && is_clear && (!valid_o || ready_i);
 
@@ -120,6 +129,8 @@ module concurrency_control
       op_o.bucket <= 32'(bucket);
       op_o.check  <= hash_i.check;
       op_o.now    <= now_i;
+      op_o.station      <= station_i;
+      op_o.is_forwarded <= may_forward && is_busy;
       if (sweep_valid_i) begin
         op_o.meta.kind         <= KindDelete;
         op_o.meta.request.klen <= '0;
@@ -127,6 +138,7 @@ module concurrency_control
         op_o.now               <= '0;
       end
       if (is_write) tag_q[next_q] <= tag;
+      if (sweep_valid_i) sweep_q <= next_q;
     end
   end
 
@@ -137,7 +149,10 @@ module concurrency_control
       oldest_q     <= '0;
       next_q       <= '0;
       level_q      <= '0;
+      is_sweeping_q <= 1'b0;
     end else begin
+      if (enter && sweep_valid_i) is_sweeping_q <= 1'b1;
+      else if (retire_i && oldest_q == sweep_q) is_sweeping_q <= 1'b0;
       valid_o <= enter || (valid_o && !ready_i);
       if (retire_i) begin
         is_pending_q[oldest_q] <= 1'b0;
@@ -159,15 +174,17 @@ module concurrency_control
   always_comb if (!f_started_q) assume (!rst_ni);
 
   // For an address chosen by the solver, count the writes to it (or to any address that hashes to
-  // its counter) that entered and have not retired, independently of the queue's comparison. No
-  // request for it enters while there is one.
+  // its counter) that entered and have not retired, independently of the queue's comparison. While
+  // there is one, no request for it enters except one that repeats the key, and that is forwarded;
+  // and none at all while there is a sweep.
   logic [BucketBits-1:0] f_address, f_address_q;
   logic [TagWidth-1:0]   f_tag;
-  assign f_tag = tag_of(f_address);
+  assign f_tag = TagWidth'(folded(32'(f_address), TagWidth));
   always_ff @(posedge clk_i) f_address_q <= f_address;
   always_comb if (f_started_q) assume (f_address == f_address_q);
   logic [LevelWidth-1:0] f_under_way_q, f_counted, f_pending;
-  logic f_enters, f_retires;
+  logic f_enters, f_retires, f_is_swept, f_has_sweep, f_is_last_known;
+  logic [Writers-1:0] f_sweeps_q;    // entries of sweeps
   // The index `count` entries behind the oldest.
   function automatic logic [PlaceWidth-1:0] f_after(logic [LevelWidth-1:0] count);
     logic [LevelWidth:0] place = (LevelWidth + 1)'(oldest_q) + (LevelWidth + 1)'(count);
@@ -181,6 +198,21 @@ module concurrency_control
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) f_under_way_q <= '0;
     else f_under_way_q <= f_under_way_q + LevelWidth'(f_enters) - LevelWidth'(f_retires);
+  end
+  always_ff @(posedge clk_i) if (enter && is_write) f_sweeps_q[next_q] <= sweep_valid_i;
+
+  // Sweeps that are under way, of which none is younger than the one that is known.
+  always_comb begin
+    f_is_swept      = 1'b0;
+    f_has_sweep     = 1'b0;
+    f_is_last_known = 1'b0;
+    for (int unsigned i = 0; i < Writers; i++) begin
+      if (LevelWidth'(i) < level_q && f_sweeps_q[f_after(LevelWidth'(i))]) begin
+        f_has_sweep     = 1'b1;
+        f_is_last_known = f_after(LevelWidth'(i)) == sweep_q;
+        if (tag_q[f_after(LevelWidth'(i))] == f_tag) f_is_swept = 1'b1;
+      end
+    end
   end
 
   always_comb begin
@@ -202,8 +234,12 @@ module concurrency_control
       end
       assert (f_pending == level_q);
       assert (f_counted == f_under_way_q);
-      assert (!(enter && has_bucket && tag == f_tag && f_under_way_q != '0));
-      assert (!(enter && has_bucket && bucket == f_address && f_under_way_q != '0));
+      assert (!has_bucket || bucket != f_address || tag == f_tag);
+      if (enter && has_bucket && tag == f_tag) begin
+        assert ((may_forward && is_busy) == (f_under_way_q != '0));
+        if (f_under_way_q != '0) assert (has_key && is_repeated_i && !f_is_swept);
+      end
+      assert (f_has_sweep == is_sweeping_q && f_has_sweep == f_is_last_known);
       assert (is_ready || level_q == '0);
       // A waiting request waits for an older write or for the next stage.
       assert (!(is_here && !is_clear) || level_q != '0 || (CounterBits != 0 && tag != f_tag));
@@ -211,18 +247,20 @@ module concurrency_control
     end
   end
 
-  // The counter is 1 while there is such a write, and its bits agree with the pending flip.
+  // The counters differ by the number of such writes, each of which noted its own place.
   if (CounterBits != 0) begin : gen_f_count
+    logic [LevelWidth-1:0] f_noted;
     always_comb begin
+      f_noted = gen_count.retired[f_tag];
       if (rst_ni) begin
-        assert (f_counted <= LevelWidth'(1));
         assert (gen_count.cleared_q <= (CounterBits + 1)'(2 ** CounterBits));
         if ((CounterBits + 1)'(f_tag) < gen_count.cleared_q) begin
-          assert ((gen_count.entered[f_tag] != gen_count.retired[f_tag]) == (f_counted != '0));
+          assert (gen_count.entered[f_tag] - gen_count.retired[f_tag] == f_counted);
         end
         for (int unsigned i = 0; i < Writers; i++) begin
-          if (is_pending_q[i] && tag_q[i] == f_tag) begin
-            assert (gen_count.flipped_q[i] == gen_count.entered[f_tag]);
+          if (LevelWidth'(i) < level_q && tag_q[f_after(LevelWidth'(i))] == f_tag) begin
+            f_noted = f_noted + 1'b1;
+            assert (gen_count.noted_q[f_after(LevelWidth'(i))] == f_noted);
           end
         end
       end

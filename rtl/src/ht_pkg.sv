@@ -54,6 +54,8 @@ package ht_pkg;
     logic [31:0] bucket;
     logic [7:0]  check;
     logic [31:0] now;
+    logic        is_forwarded;  // decided by what the last write of its key left behind
+    logic [5:0]  station;       // which keeps that
   } op_t;
 
   // The answer. Pointer and time serve the comparison with the software twin.
@@ -133,6 +135,13 @@ package ht_pkg;
     logic [4:0]  count;     // beats to be read, from the address on
     logic [31:0] address;   // in beats
   } memory_access_t;
+
+  // The lower `width` bits of an address, with those above folded onto them.
+  function automatic logic [31:0] folded(logic [31:0] address, int unsigned width);
+    logic [31:0] sum = '0;
+    for (int unsigned i = 0; i < 32; i++) sum[i%width] ^= address[i];
+    return sum;
+  endfunction
 
   // lookup3, in a form in which the three state words change roles after each step, so that all
   // steps are alike. The two rows of rotations are those of mix and of final.

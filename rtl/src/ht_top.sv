@@ -3,6 +3,7 @@
 // The pipelined hash table with its value store, of FPL 2013:
 //
 //   requests -> pre-processor -> hash unit -> concurrency control -> read unit -> memory
+//                     |  recent keys ---------------^              |             |
 //                     |  key buffer -----------------------------> comparators <-----+
 //                     |                                                |             |
 //                     |                                            write unit -------+
@@ -30,6 +31,7 @@ module ht_top
   parameter int unsigned HashLanes = 6,
   parameter int unsigned Writers = 16,      // writes in the critical section
   parameter int unsigned CounterBits = 0,   // log2 of conflict counters; 0: compare addresses
+  parameter int unsigned StationBits = 4,   // log2 of the keys whose last write is known
   parameter int unsigned Inflight = 64,     // requests between read unit and comparators
   parameter int unsigned ReturnBeats = 128, // line beats in flight; more for slower memory
   parameter int unsigned ValueReturnBeats = 32,
@@ -117,7 +119,8 @@ module ht_top
 
   // Pre-processing and hashing of requests.
   logic      is_clear, in_valid, in_ready, return_valid;
-  logic      meta_valid, meta_ready, key_valid, key_ready, hash_key_ready, stripe_key_ready;
+  logic      meta_valid, meta_ready, key_valid, key_ready, hash_key_ready, stripe_key_ready,
+             recent_key_ready;
   meta_t     meta;
   key_beat_t key;
   logic      packet_valid, packet_ready;
@@ -136,16 +139,20 @@ module ht_top
     .val_valid_o(packet_valid), .val_ready_i(packet_ready), .val_o(packet)
   );
 
-  // Each beat of a key goes to the hash and to the key buffer, whenever each is ready for it.
-  logic is_hashed_q, is_striped_q;
-  assign key_ready = (is_hashed_q || hash_key_ready) && (is_striped_q || stripe_key_ready);
+  // Each beat of a key goes to the hash, to the key buffer and to the recent keys, whenever each is
+  // ready for it.
+  logic is_hashed_q, is_striped_q, is_recent_q;
+  assign key_ready = (is_hashed_q || hash_key_ready) && (is_striped_q || stripe_key_ready)
+                     && (is_recent_q || recent_key_ready);
   always_ff @(posedge clk_i or negedge rst_ni) begin
     if (!rst_ni) begin
       is_hashed_q  <= 1'b0;
       is_striped_q <= 1'b0;
+      is_recent_q  <= 1'b0;
     end else if (key_valid) begin
       is_hashed_q  <= !key_ready && (is_hashed_q || hash_key_ready);
       is_striped_q <= !key_ready && (is_striped_q || stripe_key_ready);
+      is_recent_q  <= !key_ready && (is_recent_q || recent_key_ready);
     end
   end
 
@@ -170,6 +177,23 @@ module ht_top
     .last_o(stripe_last)
   );
 
+  // Whether a request has the key of a write that came shortly before.
+  logic       checked_valid, checked_ready, is_repeated, is_idle;
+  logic [5:0] station;
+  hash_t      checked_hash;
+  recent_keys #(
+    .KeyBytes(KeyBytes), .BucketBits(BucketBits), .CounterBits(CounterBits),
+    .StationBits(StationBits)
+  ) u_recent (
+    .clk_i, .rst_ni, .key_valid_i(key_valid && !is_recent_q), .key_ready_o(recent_key_ready),
+    .key_i(key),
+    .request_valid_i(meta_valid && meta.request.klen != '0),
+    .is_write_i(meta.kind == KindSet || meta.kind == KindDelete), .klen_i(meta.request.klen),
+    .hash_valid_i(hash_valid), .hash_ready_o(hash_ready), .hash_i(hash), .is_idle_i(is_idle),
+    .valid_o(checked_valid), .ready_i(checked_ready), .hash_o(checked_hash),
+    .station_o(station), .is_repeated_o(is_repeated)
+  );
+
   // The critical section.
   logic entered_valid, entered_ready, retire, sweep_valid, sweep_ready;
   logic [BucketBits-1:0] sweep_bucket;
@@ -179,10 +203,11 @@ module ht_top
   ) u_concurrency (
     .clk_i, .rst_ni, .now_i,
     .meta_valid_i(meta_valid), .meta_ready_o(meta_ready), .meta_i(meta),
-    .hash_valid_i(hash_valid), .hash_ready_o(hash_ready), .hash_i(hash),
+    .hash_valid_i(checked_valid), .hash_ready_o(checked_ready), .hash_i(checked_hash),
+    .station_i(station), .is_repeated_i(is_repeated),
     .sweep_valid_i(sweep_valid), .sweep_ready_o(sweep_ready), .sweep_bucket_i(sweep_bucket),
     .valid_o(entered_valid), .ready_i(entered_ready), .op_o(entered),
-    .retire_i(retire), .stall_o
+    .retire_i(retire), .is_idle_o(is_idle), .stall_o
   );
   assign enter_o = meta_valid && meta_ready;
 
@@ -213,8 +238,14 @@ module ht_top
 
   logic verdict_valid, verdict_ready;
   op_t  verdict_op;
-  logic [Slots-1:0] match, free, expired, young, is_overwritten, is_young;
+  logic [Slots-1:0] match, free, expired, young, kept_free, kept_holder, put_free;
+  logic [Slots:0] is_overwritten, is_young;
   logic [Slots-1:0][47:0] pointers;
+  logic kept_take, put, put_has_item;
+  logic [$clog2(Slots)-1:0] put_slot;
+  logic [47:0] kept_pointer, put_pointer;
+  logic [23:0] kept_vlen;
+  logic [31:0] kept_expiry;
   logic [Slots-1:0][63:0] locators, terms;
   logic [LineWidth-1:0] wanted_line;
   logic [StripeWidth-1:0] wanted_stripe;
@@ -231,6 +262,8 @@ module ht_top
     .match_o(match), .free_o(free), .expired_o(expired), .young_o(young), .locators_o(locators),
     .terms_o(terms), .pointers_o(pointers), .is_overwritten_i(is_overwritten),
     .is_young_i(is_young),
+    .kept_take_o(kept_take), .kept_free_i(kept_free),
+    .kept_holder_i(kept_holder), .kept_expiry_i(kept_expiry),
     .line_i(wanted_line), .stripe_o(wanted_stripe), .mask_o(wanted_mask)
   );
 
@@ -251,6 +284,9 @@ module ht_top
     .valid_i(verdict_valid), .ready_o(verdict_ready), .op_i(verdict_op),
     .match_i(match), .free_i(free), .expired_i(expired), .young_i(young), .locators_i(locators),
     .terms_i(terms), .line_o(wanted_line), .stripe_i(wanted_stripe), .mask_i(wanted_mask),
+    .kept_pointer_i(kept_pointer), .kept_vlen_i(kept_vlen),
+    .put_o(put), .put_free_o(put_free), .put_has_item_o(put_has_item), .put_slot_o(put_slot),
+    .put_pointer_o(put_pointer),
     .head_i(head_o), .append_o(append), .beats_o(append_beats),
     .write_valid_o(write_valid), .write_ready_i(write_ready), .write_address_o(write_address),
     .write_data_o(write_data), .write_mask_o(write_mask), .write_last_o(write_last),
@@ -261,12 +297,22 @@ module ht_top
   assign status_o = response_valid && response_ready;
   assign answer_o = response;
 
+  // What writes leave behind for requests that are forwarded.
+  recent_slots #(.Slots(Slots), .StationBits(StationBits)) u_kept (
+    .clk_i, .put_i(put), .put_station_i(verdict_op.station[StationBits-1:0]),
+    .put_free_i(put_free), .put_has_item_i(put_has_item), .put_slot_i(put_slot),
+    .put_pointer_i(put_pointer), .put_vlen_i(verdict_op.meta.request.vlen),
+    .put_expiry_i(verdict_op.meta.request.expiry),
+    .take_i(kept_take), .station_i(op.station[StationBits-1:0]), .free_o(kept_free),
+    .holder_o(kept_holder), .pointer_o(kept_pointer), .vlen_o(kept_vlen), .expiry_o(kept_expiry)
+  );
+
   value_log #(
-    .Slots(Slots), .BucketBits(BucketBits), .PositionBits(PositionBits), .LogBits(LogBits),
+    .Slots(Slots + 1), .BucketBits(BucketBits), .PositionBits(PositionBits), .LogBits(LogBits),
     .Largest(LargestBeats)
   ) u_log (
     .clk_i, .rst_ni, .append_i(append), .beats_i(append_beats), .head_o,
-    .pointers_i(pointers), .is_overwritten_o(is_overwritten), .is_young_o(is_young),
+    .pointers_i({kept_pointer, pointers}), .is_overwritten_o(is_overwritten), .is_young_o(is_young),
     .sweep_valid_o(sweep_valid), .sweep_bucket_o(sweep_bucket), .sweep_taken_i(sweep_ready)
   );
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reads the memory lines of the bucket that the key covers, and the line of the terms; for a sweep,
-// which has no key, the lines of locators and terms. A line is requested only when there is space
-// for its return, so the memory never has to wait.
+// which has no key, the lines of locators and terms; for a request that is forwarded, nothing. A
+// line is requested only when there is space for its return, so the memory never has to wait.
 
 module read_unit
   import ht_pkg::*;
@@ -41,7 +41,8 @@ module read_unit
   assign last_key_line = op_i.meta.request.klen == '0 ? '0
                        : LineWidth'((KeyWord + (32'(op_i.meta.request.klen) - 1) / 8)
                                     / StripeWords);
-  assign is_read   = op_i.meta.request.klen != '0 || op_i.meta.kind == KindDelete;
+  assign is_read   = !op_i.is_forwarded
+                     && (op_i.meta.request.klen != '0 || op_i.meta.kind == KindDelete);
   assign next_line = line_q == last_key_line ? LineWidth'(TermsLine) : line_q + 1'b1;
   assign is_last   = line_q >= last_key_line && line_q >= LineWidth'(TermsLine);
 

@@ -45,11 +45,18 @@ module write_unit
   input  logic [Slots-1:0]        young_i,        // values in the log's later half
   input  logic [Slots-1:0][63:0]  locators_i,
   input  logic [Slots-1:0][63:0]  terms_i,
+  input  logic [47:0]             kept_pointer_i, // of a match that is forwarded
+  input  logic [23:0]             kept_vlen_i,
   output logic [LineWidth-1:0]    line_o,
   input  logic [StripeWidth-1:0]  stripe_i,
   input  logic [StripeWords-1:0]  mask_i,
 
   input  logic [47:0]             head_i,         // where the log goes on
+  output logic                    put_o,          // what the write of a key leaves behind
+  output logic [Slots-1:0]        put_free_o,
+  output logic                    put_has_item_o,
+  output logic [$clog2(Slots)-1:0] put_slot_o,
+  output logic [47:0]             put_pointer_o,
   output logic                    append_o,
   output logic [CountWidth-1:0]   beats_o,
 
@@ -108,6 +115,7 @@ module write_unit
   logic [Slots-1:0]     reclaimed, available;
   logic [SlotWidth-1:0] matched, target;
   logic [23:0]          old_vlen;
+  logic [47:0]          old_pointer;
   meta_t                meta;
 
   assign meta          = op_i.meta;
@@ -117,7 +125,8 @@ module write_unit
   assign matched       = lowest(match_i);
   assign has_match     = match_i != '0;
   assign is_hit        = (match_i & ~expired_i) != '0;
-  assign old_vlen      = terms_i[matched][55:32];
+  assign old_vlen      = op_i.is_forwarded ? kept_vlen_i : terms_i[matched][55:32];
+  assign old_pointer   = op_i.is_forwarded ? kept_pointer_i : locators_i[matched][47:0];
   assign reclaimed     = expired_i & ~match_i;
   assign available     = free_i | reclaimed;
   assign is_full       = available == '0 && !has_match;
@@ -129,6 +138,16 @@ module write_unit
   assign append_o = state_q == StAppend && is_placed_q
                     && (is_insert_q || !is_young_q || beats_q > old_beats_q);
   assign beats_o  = table_only_i ? '0 : beats_q;
+
+  // What is left behind is known before the last cycle, in which the next request may ask for it.
+  assign put_o          = state_q == StAppend && !is_sweep;
+  assign put_has_item_o = is_placed_q;
+  assign put_slot_o     = target_q;
+  assign put_pointer_o  = append_o ? head_i : pointer_q;
+  always_comb begin
+    put_free_o = free_i | clear_q;
+    if (is_placed_q) put_free_o[target_q] = 1'b0;
+  end
 
   // Writing of the lines that change.
   logic is_line_wanted, is_last_line, is_key_line, is_line_done;
@@ -201,7 +220,7 @@ module write_unit
     end else if (meta.kind == KindGet && status == StatusOk) begin
       is_value_wanted = 1'b1;
       value_o.kind    = ValueRead;
-      value_o.pointer = locators_i[matched][47:0];
+      value_o.pointer = old_pointer;
       value_o.vlen    = old_vlen;
     end
     // Without a value store, the client's value must still be discarded.
@@ -217,7 +236,7 @@ module write_unit
     if (meta.kind == KindGet && status == StatusOk) begin
       response_o.hit     = 1'b1;
       response_o.vlen    = old_vlen;
-      response_o.pointer = locators_i[matched][47:0];
+      response_o.pointer = old_pointer;
     end else if (is_set && status == StatusOk) begin
       response_o.pointer = pointer_q;
     end
@@ -247,7 +266,7 @@ module write_unit
         is_young_q      <= young_i[matched];
         is_insert_q     <= is_set && !has_match;
         is_placed_q     <= is_set && (!is_full || evict_i);
-        pointer_q       <= locators_i[matched][47:0];
+        pointer_q       <= old_pointer;
         clear_q         <= reclaimed;
         status_q        <= StatusOk;
         if (is_set && is_full && !evict_i) status_q <= StatusNoMemory;
@@ -256,7 +275,7 @@ module write_unit
           if (!is_hit) status_q <= StatusNotFound;
         end
       end
-      StAppend: if (append_o) pointer_q <= head_i;
+      StAppend: pointer_q <= put_pointer_o;
       default: ;
     endcase
   end
@@ -304,6 +323,7 @@ module write_unit
   op_t                  f_op_q;
   logic [4*Slots-1:0]   f_slots_q;
   logic [Slots-1:0][63:0] f_locators_q;
+  logic [71:0]          f_kept_q;
   logic [RankWidth-1:0] f_rank, f_rank_q;
 
   always_comb begin
@@ -319,6 +339,7 @@ module write_unit
     f_op_q    <= op_i;
     f_slots_q <= {match_i, free_i, expired_i, young_i};
     f_locators_q <= locators_i;
+    f_kept_q  <= {kept_pointer_i, kept_vlen_i};
     f_rank_q  <= f_rank;
     if (state_q == StDecide) f_is_appended_q <= 1'b0;
     else if (append_o) f_is_appended_q <= 1'b1;
@@ -340,7 +361,8 @@ module write_unit
       // A waiting request does not change, its key fits, and free slots hold no item and no expiry.
       if (f_waits_q) assume (valid_i && op_i == f_op_q);
       if (f_waits_q) assume ({match_i, free_i, expired_i, young_i} == f_slots_q
-                             && locators_i == f_locators_q);
+                             && locators_i == f_locators_q
+                             && {kept_pointer_i, kept_vlen_i} == f_kept_q);
       if (is_write && !is_sweep) begin
         assume (meta.request.klen != '0
                 && (KeyWord + (32'(meta.request.klen) - 1) / 8) / StripeWords < Lines);
@@ -367,7 +389,7 @@ module write_unit
         assert (!is_placed_q || (is_set && is_insert_q == !has_match));
         assert (!has_match || (is_young_q == young_i[matched]
                                && (!is_placed_q || target_q == matched)));
-        if (has_match && !f_is_appended_q) assert (pointer_q == locators_i[matched][47:0]);
+        if (has_match && !f_is_appended_q) assert (pointer_q == old_pointer);
         // A slot that gets another key was free, expired or given up.
         if (is_placed_q && is_insert_q) assert (free_i[target_q] || expired_i[target_q] || is_full);
       end

@@ -434,6 +434,42 @@ fn back_to_back_on_one_address() {
     }
 }
 
+/// Few hot keys among others, with every kind of write: requests follow the write of their key
+/// without waiting for memory.
+#[test]
+fn hot_keys_are_forwarded() {
+    for configuration in ALL {
+        let mut random = SmallRng::seed_from_u64(34);
+        let mut cosim = Cosim::new(*configuration);
+        let longest = configuration.key_bytes;
+        for round in 0..12 {
+            cosim.simulation.set_memory(random_memory(&mut random));
+            let pace = random_pace(&mut random);
+            cosim.simulation.set_pace(pace, random.random());
+            let evicts = random.random_bool(0.7);
+            cosim.simulation.set_evicts(evicts);
+            cosim.reference.evicts = evicts;
+            // Keys that differ in their length only, or in their last byte.
+            let hot: Vec<_> = [longest, longest - 1, 9, 8, 1]
+                .iter()
+                .flat_map(|bytes| [0_u8, 1].map(|last| [vec![0; bytes - 1], vec![last]].concat()))
+                .collect();
+            let requests = (0..400).map(|_| {
+                let request = random_request(&mut random, longest, round);
+                if request.key.is_empty() || random.random_bool(0.2) {
+                    return request;
+                }
+                let place = random.random_range(0..hot.len()) * random.random_range(0..2);
+                let key = hot[place].clone();
+                Request { key_bytes: key.len() as u8, key, ..request }
+            });
+            let requests = requests.collect();
+            cosim.run(requests, round);
+        }
+        cosim.compare();
+    }
+}
+
 /// A reset may come at any time: reads are on their way, a line is half written. Whatever memory
 /// still returns must not become an answer. `AMALGAM_EFFORT` multiplies the resets.
 #[test]

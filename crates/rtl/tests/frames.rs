@@ -417,14 +417,15 @@ fn noise_and_damaged_frames_do_not_stop_it() {
 }
 
 #[test]
-fn a_flood_to_one_key_is_answered_or_counted() {
+fn a_flood_to_one_key_is_answered() {
     flood(&Port::GIGABITS_10);
 }
 
 /// Requests for one key at the pace of the wire.
 fn flood(port: &Port) {
     for (value_bytes, sets) in [(0, 1), (1, 2), (700, 1)] {
-        let mut link = Link::new(port, &Memory::FIT31, false);
+        let memory = if port.gigabits > 10.0 { Memory::FAST } else { Memory::DDR600 };
+        let mut link = Link::new(port, &memory, false);
         let value = vec![1; value_bytes];
         for number in 0..2000 {
             let request = match number % sets {
@@ -439,8 +440,8 @@ fn flood(port: &Port) {
         assert_eq!(frames.len() as u64 + overflow, 2000);
         let opaques: Vec<u32> = frames.iter().map(|frame| answer(open(frame).1).2).collect();
         assert!(opaques.is_sorted());
-        // One after the other, each takes the memory's latency, so most frames find no room.
-        assert!(overflow > 500 || value_bytes == 700, "{overflow}");
+        // A write's outcome is forwarded, so none waits for memory. Long values fill the buffers.
+        assert!(overflow == 0 || value_bytes == 700 || port.gigabits > 10.0, "{overflow}");
         link.send(framed(None, &Request::get(b"hotkey").packet(9)));
         let last = link.settle();
         assert_eq!(answer(open(&last[0]).1), (opcode::GET, status::OK, 9, Some(0), &value[..]));
