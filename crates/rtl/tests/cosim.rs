@@ -27,6 +27,16 @@ impl Cosim {
         }
     }
 
+    /// Draws how the memory and the streams behave, and whether full buckets evict.
+    fn draw_surroundings(&mut self, random: &mut SmallRng) {
+        self.simulation.set_memory(random_memory(random));
+        let pace = random_pace(random);
+        self.simulation.set_pace(pace, random.random());
+        let evicts = random.random_bool(0.7);
+        self.simulation.set_evicts(evicts);
+        self.reference.evicts = evicts;
+    }
+
     /// Sends all requests, numbered, and compares all answers.
     fn run(&mut self, requests: Vec<Request>, now: u32) {
         self.simulation.set_now(now);
@@ -132,12 +142,7 @@ fn random_requests(configuration: Configuration, seed: u64) {
     for _ in 1..20 {
         // The clock goes both ways.
         let now = random.random_range(1..20);
-        cosim.simulation.set_memory(random_memory(&mut random));
-        let pace = random_pace(&mut random);
-        cosim.simulation.set_pace(pace, random.random());
-        let evicts = random.random_bool(0.7);
-        cosim.simulation.set_evicts(evicts);
-        cosim.reference.evicts = evicts;
+        cosim.draw_surroundings(&mut random);
         let longest = configuration.key_bytes;
         let requests = (0..150).map(|_| random_request(&mut random, longest, now));
         let requests = requests.collect();
@@ -443,12 +448,7 @@ fn hot_keys_are_forwarded() {
         let mut cosim = Cosim::new(*configuration);
         let longest = configuration.key_bytes;
         for round in 0..12 {
-            cosim.simulation.set_memory(random_memory(&mut random));
-            let pace = random_pace(&mut random);
-            cosim.simulation.set_pace(pace, random.random());
-            let evicts = random.random_bool(0.7);
-            cosim.simulation.set_evicts(evicts);
-            cosim.reference.evicts = evicts;
+            cosim.draw_surroundings(&mut random);
             // Keys that differ in their length only, or in their last byte.
             let hot: Vec<_> = [longest, longest - 1, 9, 8, 1]
                 .iter()

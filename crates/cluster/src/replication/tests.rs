@@ -391,7 +391,6 @@ proptest! {
         steps in prop::collection::vec((0..2usize, 0..16u8, 0..12u64, 1..5u64), 1..700),
         committed_life in 2..6_u64,
     ) {
-        let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
         let settings =
             LogSettings { segments_max: 64, durability: Durability::Buffered, ..SETTINGS };
         let resume = |storage, life| {
@@ -482,11 +481,18 @@ fn a_backup_without_the_latest_changes_admits_it() {
     );
 }
 
+/// An incarnation of a node that is no owner.
+fn me(incarnation: u32) -> Peer {
+    Peer { node: NodeId::new(9).expect("a node"), incarnation }
+}
+
+/// Takes a log up as this incarnation.
+fn resume(storage: Box<dyn Storage>, incarnation: u32) -> (ReplicaStore, RecoveredState) {
+    ReplicaStore::resume(storage, (7, me(incarnation), 3), SETTINGS).expect("whole")
+}
+
 #[test]
 fn forgotten_records_do_not_come_back() {
-    let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
-    let resume =
-        |storage, life| ReplicaStore::resume(storage, (7, me(life), 3), SETTINGS).expect("whole");
     let (mut replica_store, _) = resume(Box::<MemoryStorage>::default(), 1);
     let creator = Creator::from(owner().node);
     replica_store.on_append(owner(), 1, 1, vec![entry(1, Mutation::Put(id(1), vec![1]))]);
@@ -517,7 +523,6 @@ fn forgotten_records_do_not_come_back() {
 /// A loss of power may undo the only segment header and keep what was written behind it.
 #[test]
 fn records_behind_a_lost_header_never_count_for_a_later_incarnation() {
-    let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
     let settings = LogSettings { durability: Durability::Buffered, ..SETTINGS };
     let resume = |storage: MemoryStorage, life, boot| {
         ReplicaStore::resume(Box::new(storage), (7, me(life), boot), settings).expect("it opens")
@@ -656,7 +661,6 @@ fn items_of_one_id_are_separate_and_queried_once_expired() {
 fn a_record_with_the_last_number_does_not_count() {
     let storage = MemoryStorage::default();
     let (mut log, _) = Log::open(storage, 7, SETTINGS, &mut |_, _| {}).expect("it opens");
-    let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
     let writer = LogWriter { peer: me(1), since: 1, boot: 3, is_synced: true };
     let mut record = vec![record::WRITER];
     u64::MAX.encode(&mut record);

@@ -95,9 +95,6 @@ fn an_owner_change_holds_once_committed_and_goes_to_the_next_owner_if_not() {
 
 #[test]
 fn an_owner_change_that_was_never_committed_loses_nothing() {
-    let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
-    let resume =
-        |storage, life| ReplicaStore::resume(storage, (7, me(life), 3), SETTINGS).expect("whole");
     let (mut replica_store, _) = resume(Box::<MemoryStorage>::default(), 1);
     let new_owner = owners()[1];
     take_over(&mut replica_store, new_owner);
@@ -113,9 +110,6 @@ fn an_owner_change_that_was_never_committed_loses_nothing() {
 
 #[test]
 fn a_former_owner_is_not_forgotten_while_a_replay_needs_its_records() {
-    let me = |incarnation| Peer { node: NodeId::new(9).expect("a node"), incarnation };
-    let resume =
-        |storage, life| ReplicaStore::resume(storage, (7, me(life), 3), SETTINGS).expect("whole");
     let (mut replica_store, _) = resume(Box::<MemoryStorage>::default(), 1);
     let new_owner = owners()[1];
     take_over(&mut replica_store, new_owner);

@@ -224,10 +224,9 @@ impl<S: ChunkStore> ChunkService<S> {
     ) -> Vec<(Peer, Vec<RecordKey>)> {
         let FailoverGrant { ids, source, .. } = loading.grant;
         let mut in_place_replicas = Vec::new();
-        let me = (self.me, loading.locks.clone());
-        if loading.damaged.is_empty() && self.replication.is_healthy(me.0) {
-            // The only node there is: its log has exactly what it has loaded.
-            return vec![me];
+        // Healthy as a backup of its own: it is the only node, and its log has what it has loaded.
+        if loading.damaged.is_empty() && self.replication.is_healthy(self.me) {
+            return vec![(self.me, loading.locks.clone())];
         }
         if ids.first().creator().is_named() {
             return in_place_replicas;
