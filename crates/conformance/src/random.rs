@@ -31,7 +31,7 @@ enum Step {
 #[derive(Clone, Debug)]
 enum Act {
     Get { get: Get },
-    Store { mode: StoreMode, value: Content, flags: u32, expiry: i64, extra: StoreExtra },
+    Store { mode: StoreMode, value: RandomValue, flags: u32, expiry: i64, extra: StoreExtra },
     Arithmetic { arithmetic: Arithmetic, compare: Option<Id> },
     Delete { delete: Delete, compare: Option<Id> },
 }
@@ -54,13 +54,13 @@ enum Id {
 }
 
 #[derive(Clone, Debug)]
-enum Content {
+enum RandomValue {
     Bytes(Vec<u8>),
     Number(u64),
     Long(usize, u8),
 }
 
-impl Content {
+impl RandomValue {
     fn bytes(&self) -> Vec<u8> {
         match self {
             Self::Bytes(bytes) => bytes.clone(),
@@ -107,12 +107,12 @@ fn get() -> impl Strategy<Value = Act> {
     })
 }
 
-fn content() -> impl Strategy<Value = Content> {
+fn content() -> impl Strategy<Value = RandomValue> {
     prop_oneof![
-        4 => vec(any::<u8>(), 0..20).prop_map(Content::Bytes),
-        4 => prop_oneof![0..1000_u64, any::<u64>(), Just(u64::MAX)].prop_map(Content::Number),
-        2 => (0..600_usize, any::<u8>()).prop_map(|(length, byte)| Content::Long(length, byte)),
-        1 => (0..20_000_usize, any::<u8>()).prop_map(|(length, byte)| Content::Long(length, byte)),
+        4 => vec(any::<u8>(), 0..20).prop_map(RandomValue::Bytes),
+        4 => prop_oneof![0..1000_u64, any::<u64>(), Just(u64::MAX)].prop_map(RandomValue::Number),
+        2 => (0..600_usize, any::<u8>()).prop_map(|(length, byte)| RandomValue::Long(length, byte)),
+        1 => (0..20_000_usize, any::<u8>()).prop_map(|(length, byte)| RandomValue::Long(length, byte)),
     ]
 }
 
@@ -162,8 +162,8 @@ fn arithmetic() -> impl Strategy<Value = Act> {
 /// A set without conditions, often with the length, flags and expiry of another one.
 fn set() -> impl Strategy<Value = Act> {
     let value = prop_oneof![
-        3 => vec(any::<u8>(), 8..=8).prop_map(Content::Bytes),
-        3 => vec(any::<u8>(), 40..=40).prop_map(Content::Bytes),
+        3 => vec(any::<u8>(), 8..=8).prop_map(RandomValue::Bytes),
+        3 => vec(any::<u8>(), 40..=40).prop_map(RandomValue::Bytes),
         2 => content(),
     ];
     let expiry = prop_oneof![8 => Just(0), 1 => Just(100), 1 => expiry()];

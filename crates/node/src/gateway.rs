@@ -38,7 +38,7 @@ use crate::client_connection::ClientError;
 use crate::clock::{boot_ms, unix_ms};
 use crate::cluster_status::Overview;
 use crate::handshake::Credentials;
-use crate::late::{Beginning, Content, Done, LateOperations};
+use crate::late::{Done, LateOperations, NewOperation, ValueSource};
 use crate::membership::{Joined, Membership, Snapshot};
 use crate::node_engines::NodeEngines;
 use crate::node_state::NodeState;
@@ -595,17 +595,17 @@ impl LateAnswers for GatewayWorker<'_> {
             return Begun::Now;
         };
         let owner = client.owner(ChunkId::named(op.key.hash()));
-        let content = match op.verb {
-            Verb::Store(store) => Content::Sent(store.value.len()),
-            Verb::Get(_) => Content::Read(op.key.hash()),
-            _ => Content::Sent(0),
+        let value = match op.verb {
+            Verb::Store(store) => ValueSource::Sent(store.value.len()),
+            Verb::Get(_) => ValueSource::Read(op.key.hash()),
+            _ => ValueSource::Sent(0),
         };
         let is_repeatable = match op.verb {
             Verb::Get(get) => !ItemVerb::Get(get).changes(),
             _ => false,
         };
-        let beginning = Beginning { ticket, is_repeatable, owner, content };
-        if !self.late.has_room(&beginning) || !must && !self.late.has_room_ahead() {
+        let operation = NewOperation { ticket, is_repeatable, owner, value };
+        if !self.late.has_room(&operation) || !must && !self.late.has_room_ahead() {
             return Begun::NoRoom;
         }
         let verb = match op.verb {
@@ -614,7 +614,7 @@ impl LateAnswers for GatewayWorker<'_> {
         };
         match client.submit(item_action(&op.key, verb)) {
             Ok(number) => {
-                self.late.begin(&beginning, number);
+                self.late.begin(&operation, number);
                 self.has_begun = true;
                 Begun::Waits
             }
@@ -650,8 +650,8 @@ impl LateAnswers for GatewayWorker<'_> {
         let number = FIRST_FLUSH + self.flush_count;
         self.flush_count += 1;
         let (owner, is_repeatable) = (Some(self.gateway.joined.peer), false);
-        let content = Content::Sent(0);
-        self.late.begin(&Beginning { ticket, is_repeatable, owner, content }, number);
+        let value = ValueSource::Sent(0);
+        self.late.begin(&NewOperation { ticket, is_repeatable, owner, value }, number);
         self.flushes.push((number, receiver));
         None
     }

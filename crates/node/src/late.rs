@@ -65,7 +65,7 @@ struct Load {
     /// Bytes of long values, and of short ones.
     long_bytes: usize,
     short_bytes: usize,
-    /// Reads of keys that are not in [`Lengths`].
+    /// Reads of keys that are not in [`ValueLengths`].
     unknown: usize,
 }
 
@@ -79,18 +79,18 @@ impl Load {
 /// The lengths of the values that came last, by the keys' hashes. A wrong one makes a short read
 /// wait for long ones, or lets one long value more be under way.
 #[derive(Debug)]
-struct Lengths {
+struct ValueLengths {
     /// A part of the hash, and the bits of the length; no bits if the place is free.
     places: Vec<(u16, u8)>,
 }
 
-impl Default for Lengths {
+impl Default for ValueLengths {
     fn default() -> Self {
         Self { places: vec![(0, 0); KNOWN_KEYS] }
     }
 }
 
-impl Lengths {
+impl ValueLengths {
     /// The place of a key, and the part of its hash that tells it from most others there.
     fn place_of(hash: u64) -> (usize, u16) {
         // The upper bits choose the owner.
@@ -114,7 +114,7 @@ impl Lengths {
 
 /// An operation under way.
 #[derive(Debug)]
-struct UnderWay {
+struct InFlight {
     ticket: Ticket,
     /// The node that executes it; None if the client has to find it.
     owner: Option<Peer>,
@@ -128,7 +128,7 @@ struct UnderWay {
 
 /// The value that an operation sends or asks for.
 #[derive(Clone, Copy, Debug)]
-pub enum Content {
+pub enum ValueSource {
     /// One of this length in bytes is sent.
     Sent(usize),
     /// That of the key with this hash is asked for.
@@ -137,7 +137,7 @@ pub enum Content {
 
 /// An operation to begin.
 #[derive(Clone, Copy, Debug)]
-pub struct Beginning {
+pub struct NewOperation {
     /// Names it.
     pub ticket: Ticket,
     /// Whether its answer may be dropped and asked for again.
@@ -145,7 +145,7 @@ pub struct Beginning {
     /// The node that executes it; None if the client has to find it.
     pub owner: Option<Peer>,
     /// The value that comes with it or with its answer.
-    pub content: Content,
+    pub value: ValueSource,
 }
 
 /// The operations of all connections of a worker.
@@ -153,20 +153,20 @@ pub struct Beginning {
 pub struct LateOperations {
     connections: IntHashMap<u64, Waiting>,
     /// Those under way, by the client's number; those of closed connections too.
-    under_way: IntHashMap<u64, UnderWay>,
+    under_way: IntHashMap<u64, InFlight>,
     loads: IntHashMap<Option<Peer>, Load>,
     /// Bytes of the values in answers that were not taken.
     held_bytes: usize,
     /// About the length of the longest values that came lately, in bytes.
     value_bytes: usize,
-    lengths: Lengths,
+    lengths: ValueLengths,
 }
 
 impl LateOperations {
     /// Whether one more operation may be begun.
-    pub fn has_room(&self, beginning: &Beginning) -> bool {
-        let load = self.loads.get(&beginning.owner).copied().unwrap_or_default();
-        let (bytes, _) = self.expected_bytes(beginning);
+    pub fn has_room(&self, operation: &NewOperation) -> bool {
+        let load = self.loads.get(&operation.owner).copied().unwrap_or_default();
+        let (bytes, _) = self.expected_bytes(operation);
         let fits = match bytes <= SHORT_BYTES {
             true => load.short_bytes + bytes <= SHORT_ROOM_BYTES,
             false => load.long_bytes == 0 || load.long_bytes + bytes <= UNDER_WAY_BYTES,
@@ -175,15 +175,15 @@ impl LateOperations {
     }
 
     /// Bytes that an operation counts for, and whether it reads an unknown key.
-    fn expected_bytes(&self, beginning: &Beginning) -> (usize, bool) {
-        let hash = match beginning.content {
-            Content::Sent(bytes) => return (bytes, false),
-            Content::Read(hash) => hash,
+    fn expected_bytes(&self, operation: &NewOperation) -> (usize, bool) {
+        let hash = match operation.value {
+            ValueSource::Sent(bytes) => return (bytes, false),
+            ValueSource::Read(hash) => hash,
         };
         if let Some(bytes) = self.lengths.get(hash) {
             return (bytes, false);
         }
-        let unknown = self.loads.get(&beginning.owner).map_or(0, |load| load.unknown);
+        let unknown = self.loads.get(&operation.owner).map_or(0, |load| load.unknown);
         let is_probe = unknown < UNKNOWN_MAX;
         (if is_probe { self.value_bytes.min(SHORT_BYTES) } else { self.value_bytes }, true)
     }
@@ -219,18 +219,18 @@ impl LateOperations {
     }
 
     /// An operation was begun that the client knows by `number`.
-    pub fn begin(&mut self, beginning: &Beginning, number: u64) {
-        let (bytes, is_unknown) = self.expected_bytes(beginning);
-        let Beginning { ticket, is_repeatable, owner, content } = *beginning;
-        let read_hash = match content {
-            Content::Sent(_) => None,
-            Content::Read(hash) => Some(hash),
+    pub fn begin(&mut self, operation: &NewOperation, number: u64) {
+        let (bytes, is_unknown) = self.expected_bytes(operation);
+        let NewOperation { ticket, is_repeatable, owner, value } = *operation;
+        let read_hash = match value {
+            ValueSource::Sent(_) => None,
+            ValueSource::Read(hash) => Some(hash),
         };
         let operation = Operation { number, done: None, is_repeatable };
         let waiting = self.connections.entry(ticket.connection).or_default();
         waiting.operations.insert(key_of(ticket), operation);
         waiting.unanswered += 1;
-        self.under_way.insert(number, UnderWay { ticket, owner, bytes, read_hash, is_unknown });
+        self.under_way.insert(number, InFlight { ticket, owner, bytes, read_hash, is_unknown });
         let load = self.loads.entry(owner).or_default();
         load.operations += 1;
         *load.bytes_of(bytes) += bytes;
@@ -241,7 +241,7 @@ impl LateOperations {
     /// more.
     pub fn end(&mut self, number: u64, done: Done, answered: &mut Vec<u64>) {
         let Some(ended) = self.under_way.remove(&number) else { return };
-        let UnderWay { ticket, owner, .. } = ended;
+        let InFlight { ticket, owner, .. } = ended;
         if let Some(load) = self.loads.get_mut(&owner) {
             load.operations -= 1;
             *load.bytes_of(ended.bytes) -= ended.bytes;
@@ -349,7 +349,7 @@ mod tests {
 
     fn begin(late: &mut LateOperations, ticket: Ticket, number: u64, owner: Option<Peer>) {
         late.begin(
-            &Beginning { ticket, is_repeatable: true, owner, content: Content::Sent(0) },
+            &NewOperation { ticket, is_repeatable: true, owner, value: ValueSource::Sent(0) },
             number,
         );
     }
@@ -394,8 +394,9 @@ mod tests {
         let (mut late, mut answered) = (LateOperations::default(), Vec::new());
         for (position, is_repeatable) in [(10, true), (20, false), (30, true), (40, false)] {
             let (ticket, owner) = (ticket(1, position, 0), owner(0));
-            let beginning = Beginning { ticket, is_repeatable, owner, content: Content::Sent(0) };
-            late.begin(&beginning, position);
+            let operation =
+                NewOperation { ticket, is_repeatable, owner, value: ValueSource::Sent(0) };
+            late.begin(&operation, position);
             late.end(position, value(1), &mut answered);
         }
         assert!(late.discard(1, 20, false) && late.connections[&1].operations.len() == 3);
@@ -411,16 +412,16 @@ mod tests {
         late: &mut LateOperations,
         number: &mut u64,
         owner: Option<Peer>,
-        content: impl Fn(u64) -> Content,
+        value: impl Fn(u64) -> ValueSource,
     ) -> std::ops::Range<u64> {
         let first = *number;
         loop {
-            let (ticket, content) = (ticket(1, *number, 0), content(*number));
-            let beginning = Beginning { ticket, is_repeatable: true, owner, content };
-            if !late.has_room(&beginning) {
+            let (ticket, value) = (ticket(1, *number, 0), value(*number));
+            let operation = NewOperation { ticket, is_repeatable: true, owner, value };
+            if !late.has_room(&operation) {
                 return first..*number;
             }
-            late.begin(&beginning, *number);
+            late.begin(&operation, *number);
             *number += 1;
         }
     }
@@ -428,7 +429,7 @@ mod tests {
     #[test]
     fn a_silent_node_takes_no_room_of_others_and_large_values_take_more() {
         let (mut late, mut answered, mut number) = (LateOperations::default(), Vec::new(), 0);
-        let sent = |bytes: usize| move |_| Content::Sent(bytes);
+        let sent = |bytes: usize| move |_| ValueSource::Sent(bytes);
         assert_eq!(fill(&mut late, &mut number, owner(0), sent(0)).count(), OPERATIONS_MAX);
         let sound = fill(&mut late, &mut number, owner(1), sent(0));
         assert_eq!(sound.clone().count(), OPERATIONS_MAX);
@@ -447,23 +448,24 @@ mod tests {
         let (mut late, mut answered, mut number) = (LateOperations::default(), Vec::new(), 0);
         let (long_key, short, unknown) = (1 << 40, 1 << 40 | 1, 1 << 42);
         // Before anything came all are taken for short.
-        let first = fill(&mut late, &mut number, owner(0), |_| Content::Read(long_key));
+        let first = fill(&mut late, &mut number, owner(0), |_| ValueSource::Read(long_key));
         assert_eq!(first.clone().count(), OPERATIONS_MAX);
         first.for_each(|number| late.end(number, value((1 << 20) - 1), &mut answered));
-        let begun = fill(&mut late, &mut number, owner(0), |_| Content::Read(short));
+        let begun = fill(&mut late, &mut number, owner(0), |_| ValueSource::Read(short));
         begun.for_each(|number| late.end(number, value(500), &mut answered));
         late.value_bytes = 1 << 20;
-        let long = fill(&mut late, &mut number, owner(0), |_| Content::Read(long_key));
+        let long = fill(&mut late, &mut number, owner(0), |_| ValueSource::Read(long_key));
         assert_eq!(long.clone().count(), 2);
         // Some whose values may be long are asked for all the same, the others wait.
-        let new = fill(&mut late, &mut number, owner(0), |number| Content::Read(unknown + number));
+        let new =
+            fill(&mut late, &mut number, owner(0), |number| ValueSource::Read(unknown + number));
         assert_eq!(new.clone().count(), UNKNOWN_MAX);
-        let begun = fill(&mut late, &mut number, owner(0), |_| Content::Read(short));
+        let begun = fill(&mut late, &mut number, owner(0), |_| ValueSource::Read(short));
         assert_eq!(begun.clone().count(), OPERATIONS_MAX - 2 - UNKNOWN_MAX);
         // A long one begins when one has ended, however many short ones are under way.
         let ended = long.start;
         late.end(ended, value(1 << 19), &mut answered);
-        let next = fill(&mut late, &mut number, owner(0), |_| Content::Read(long_key));
+        let next = fill(&mut late, &mut number, owner(0), |_| ValueSource::Read(long_key));
         assert_eq!(next.clone().count(), 1);
         for number in long.chain(new).chain(begun).chain(next).filter(|number| *number != ended) {
             late.end(number, value(1), &mut answered);

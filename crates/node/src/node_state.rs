@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::clock::{ItemClock, boot_ms};
 use crate::membership::Snapshot;
-use crate::own_requests::{HandedOver, OwnRequest};
+use crate::own_requests::{HandoffQueue, OwnRequest};
 use crate::report::NodeReport;
 
 /// What the threads of a node share. Flags are stored with release and loaded with acquire
@@ -37,7 +37,7 @@ pub struct NodeState {
     memory: Mutex<NodeMemory>,
     report: Mutex<Option<Arc<NodeReport>>>,
     waker: OwnedFd,
-    own_requests: HandedOver<OwnRequest>,
+    own_requests: HandoffQueue<OwnRequest>,
     /// What the node serves; set when its event loop starts.
     served: OnceLock<Arc<Served>>,
     /// The time of the node's items.
@@ -65,7 +65,7 @@ impl NodeState {
             memory: Mutex::default(),
             report: Mutex::default(),
             waker: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
-            own_requests: HandedOver::default(),
+            own_requests: HandoffQueue::default(),
             served: OnceLock::new(),
             clock: ItemClock::default(),
         })

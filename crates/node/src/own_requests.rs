@@ -25,15 +25,15 @@ pub struct OwnRequest {
 
 /// What one side has handed over and the other has not taken yet.
 #[derive(Debug)]
-pub struct HandedOver<T>(Mutex<Vec<T>>);
+pub struct HandoffQueue<T>(Mutex<Vec<T>>);
 
-impl<T> Default for HandedOver<T> {
+impl<T> Default for HandoffQueue<T> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<T> HandedOver<T> {
+impl<T> HandoffQueue<T> {
     /// Hands something over; returns whether the other side has to be woken.
     pub fn push(&self, one: T) -> bool {
         let mut waiting = self.0.lock().ignore_poison();
@@ -50,7 +50,7 @@ impl<T> HandedOver<T> {
 /// The replies that a worker has not taken yet.
 #[derive(Debug)]
 pub struct OwnReplies {
-    waiting: HandedOver<Reply>,
+    waiting: HandoffQueue<Reply>,
     /// An eventfd that is readable while there are some, and perhaps once more.
     event: OwnedFd,
 }
@@ -63,7 +63,7 @@ impl OwnReplies {
     /// If the system refuses a descriptor.
     pub fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { waiting: HandedOver::default(), event })
+        Ok(Self { waiting: HandoffQueue::default(), event })
     }
 
     /// Hands over a reply, and wakes the worker if it has taken all others.
