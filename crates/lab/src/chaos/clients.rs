@@ -133,6 +133,10 @@ impl Client {
             }
             answer = self.exchange(request)?;
         }
+        if matches!(&answer, Answer::Line(line) if line.starts_with("-CLUSTERDOWN")) {
+            // The member sees too few others; those may see each other.
+            self.move_to(self.gateway + 1);
+        }
         Ok(answer)
     }
 
@@ -230,7 +234,7 @@ mod tests {
 
     /// Whether a request of these tests ends with this line.
     fn is_last(line: &str) -> bool {
-        ["get k", "0000000007", "1000"].contains(&line)
+        ["get k", "0000000007", "1000", "k"].contains(&line)
     }
 
     #[test]
@@ -262,6 +266,15 @@ mod tests {
         assert_eq!(client.gateway, 1);
         let mut client = Client::new(Protocol::Memcached, &[gone], 0);
         assert_eq!(client.write("k", 7), Outcome::Refused);
+    }
+
+    #[test]
+    fn a_member_that_sees_too_few_others_is_left() {
+        let members = members(&[&["-CLUSTERDOWN The cluster is down\r\n"], &["$-1\r\n"]]);
+        let mut client = Client::new(Protocol::Redis { waits: false }, &members, 0);
+        assert_eq!(client.read("k"), Outcome::Failed);
+        assert_eq!(client.read("k"), Outcome::Miss);
+        assert_eq!(client.gateway, 1);
     }
 
     #[test]

@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use amalgam_bench::UsageError;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
 use crate::chaos::checker::{Trial, Verdict, judge};
 use crate::chaos::load::{KEYS, Load};
 use crate::chaos::schedules::{DISK_HUNG, SCHEDULES, Schedule};
-use crate::chaos::systems::{Cluster, System};
+use crate::chaos::systems::{Cluster, Programs, System};
 
 /// How long clients run before the fault, and after it at least.
 const CALM: Duration = Duration::from_secs(3);
@@ -37,6 +37,9 @@ pub struct ChaosArguments {
     /// The `amalgam` program.
     #[arg(long, value_name = "FILE", default_value = "target/debug/amalgam")]
     binary: PathBuf,
+    /// Hazelcast for Java, `hazelcast-VERSION.jar`; without it, Hazelcast is left out.
+    #[arg(long, value_name = "FILE")]
+    hazelcast: Option<PathBuf>,
     /// Folder for results, a file each, and logs; a rerun goes on where this one stopped.
     #[arg(long, value_name = "DIR", default_value = "chaos")]
     out: PathBuf,
@@ -49,19 +52,24 @@ pub struct ChaosArguments {
 ///
 /// # Errors
 ///
-/// If a name is unknown, or the machine allows no namespaces.
+/// If a name is unknown, the machine allows no namespaces, or a cell could not be measured.
 pub fn run(arguments: &ChaosArguments) -> anyhow::Result<()> {
     let names: Vec<&str> = System::ALL.iter().map(|(name, _)| *name).collect();
     let systems = chosen("system", &arguments.systems, &names)?;
     let names: Vec<&str> = SCHEDULES.iter().map(|schedule| schedule.name).collect();
     let schedules = chosen("schedule", &arguments.schedules, &names)?;
-    let binary = arguments.binary.canonicalize();
-    let binary = binary.with_context(|| format!("no program {}", arguments.binary.display()))?;
+    let file =
+        |file: &PathBuf| file.canonicalize().with_context(|| format!("no file {}", file.display()));
+    let programs = Programs {
+        amalgam: file(&arguments.binary)?,
+        hazelcast: arguments.hazelcast.as_ref().map(file).transpose()?,
+    };
     network::isolate()?;
     std::fs::create_dir_all(&arguments.out)?;
     let out = arguments.out.canonicalize()?;
+    let mut failed = Vec::new();
     for (name, system) in systems.iter().map(|place| System::ALL[*place]) {
-        if let Some(advice) = system.missing() {
+        if let Some(advice) = system.missing(&programs) {
             println!("{name}: skipped, {advice}");
             continue;
         }
@@ -72,7 +80,7 @@ pub fn run(arguments: &ChaosArguments) -> anyhow::Result<()> {
             }
             println!("{name}, {}: begins", schedule.name);
             let folder = out.join(format!("{name}-{}", schedule.name));
-            let cell = cell(system, schedule, &binary, &folder);
+            let cell = cell(system, schedule, &programs, &folder);
             network::heal();
             match cell {
                 Ok(mut cell) => {
@@ -81,13 +89,21 @@ pub fn run(arguments: &ChaosArguments) -> anyhow::Result<()> {
                     println!("{name}, {}: {cell}", schedule.name);
                     std::fs::write(&file, serde_json::to_string_pretty(&cell)?)?;
                 }
-                Err(error) => println!("{name}, {}: not measured: {error:#}", schedule.name),
+                Err(error) => {
+                    println!("{name}, {}: not measured: {error:#}", schedule.name);
+                    failed.push(format!("{name}, {}", schedule.name));
+                }
             }
         }
     }
-    let Some(docs) = &arguments.docs else { return Ok(()) };
-    let text = report::write(&cells(&out)?);
-    Ok(std::fs::write(docs.join("chaos.md"), text)?)
+    if let Some(docs) = &arguments.docs {
+        let text = report::write(&cells(&out)?);
+        std::fs::write(docs.join("chaos.md"), text)?;
+    }
+    if !failed.is_empty() {
+        bail!("not measured, run again for them: {}", failed.join("; "));
+    }
+    Ok(())
 }
 
 /// The places in `names` of what a list has.
@@ -121,13 +137,13 @@ fn cells(out: &Path) -> anyhow::Result<Vec<Value>> {
 fn cell(
     system: System,
     schedule: &Schedule,
-    binary: &Path,
+    programs: &Programs,
     folder: &Path,
 ) -> anyhow::Result<Value> {
     // What an interrupted run left.
     let _ = std::fs::remove_dir_all(folder);
     std::fs::create_dir_all(folder)?;
-    let mut cluster = Cluster::start(system, binary, folder, schedule.name == DISK_HUNG)?;
+    let mut cluster = Cluster::start(system, programs, folder, schedule.name == DISK_HUNG)?;
     let (protocol, members) = (system.protocol(), cluster.addresses());
     let load = Load { protocol, members, begin: Instant::now() };
     let stops = AtomicBool::new(false);

@@ -10,6 +10,9 @@ use crate::chaos::systems::Cluster;
 /// How long a fault lasts: longer than a lease and what follows its end.
 const FAULT: Duration = Duration::from_secs(8);
 
+/// How long a disk hangs: our nodes give up their leases after 10 s of that.
+const HANGING: Duration = Duration::from_secs(16);
+
 /// What happens during a trial.
 pub struct Schedule {
     /// Its name on the command line.
@@ -70,7 +73,7 @@ pub const SCHEDULES: &[Schedule] = &[
     }),
     schedule(DISK_HUNG, false, one, |cluster| {
         cluster.disk(1).suspend(true)?;
-        std::thread::sleep(FAULT);
+        std::thread::sleep(HANGING);
         cluster.disk(1).suspend(false)
     }),
     schedule("disk-full", false, one, |cluster| {

@@ -31,15 +31,27 @@ pub enum System {
     Redis,
     /// Redis Cluster whose clients wait for a replica.
     RedisWait,
+    /// Hazelcast's maps, which prefer availability, by memcached's protocol.
+    Hazelcast,
+}
+
+/// The programs that systems run.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// `amalgam`.
+    pub amalgam: PathBuf,
+    /// The archive of Hazelcast for Java; None if it is not to run.
+    pub hazelcast: Option<PathBuf>,
 }
 
 impl System {
     /// All, by name.
-    pub const ALL: [(&str, Self); 4] = [
+    pub const ALL: [(&str, Self); 5] = [
         ("amalgam-store", Self::AmalgamStore),
         ("amalgam-cache", Self::AmalgamCache),
         ("redis-cluster", Self::Redis),
         ("redis-cluster-wait", Self::RedisWait),
+        ("hazelcast-ap", Self::Hazelcast),
     ];
 
     /// Whether it is one of ours.
@@ -49,23 +61,34 @@ impl System {
 
     /// Members that run from the beginning.
     fn count(self) -> usize {
-        if self.is_ours() { 5 } else { 6 }
+        if self.is_redis() { 6 } else { 5 }
+    }
+
+    fn is_redis(self) -> bool {
+        matches!(self, Self::Redis | Self::RedisWait)
     }
 
     /// What its clients speak.
     pub fn protocol(self) -> Protocol {
         match self {
-            Self::AmalgamStore | Self::AmalgamCache => Protocol::Memcached,
+            Self::AmalgamStore | Self::AmalgamCache | Self::Hazelcast => Protocol::Memcached,
             Self::Redis | Self::RedisWait => Protocol::Redis { waits: self == Self::RedisWait },
         }
     }
 
     /// How to get what is missing to run it; None if nothing is.
-    pub fn missing(self) -> Option<&'static str> {
-        let (program, advice) = if self.is_ours() {
-            ("etcd", "install etcd (Debian: etcd-server)")
-        } else {
-            ("redis-server", "install Redis (Debian: redis-server)")
+    pub fn missing(self, programs: &Programs) -> Option<&'static str> {
+        let (program, advice) = match self {
+            Self::AmalgamStore | Self::AmalgamCache => {
+                ("etcd", "install etcd (Debian: etcd-server)")
+            }
+            Self::Redis | Self::RedisWait => {
+                ("redis-server", "install Redis (Debian: redis-server)")
+            }
+            Self::Hazelcast if programs.hazelcast.is_none() => {
+                return Some("give --hazelcast the archive that Maven has of it");
+            }
+            Self::Hazelcast => ("java", "install Java (Debian: default-jre-headless)"),
         };
         Command::new(program).arg("--version").output().is_err().then_some(advice)
     }
@@ -81,7 +104,7 @@ struct Member {
 /// A system that runs.
 pub struct Cluster {
     system: System,
-    binary: PathBuf,
+    programs: Programs,
     folder: PathBuf,
     members: Vec<Member>,
     /// The coordinator of ours, at the end of its own namespace.
@@ -97,11 +120,11 @@ impl Cluster {
     /// If it does not serve in time.
     pub fn start(
         system: System,
-        binary: &Path,
+        programs: &Programs,
         folder: &Path,
         suspends: bool,
     ) -> anyhow::Result<Self> {
-        let (binary, folder) = (binary.to_owned(), folder.to_owned());
+        let (programs, folder) = (programs.clone(), folder.to_owned());
         let member = |name: &str, host: &str, suspends| {
             let disk = Disk::new(folder.join(name), suspends)?;
             anyhow::Ok(Member { space: Space::new(name, host)?, disk, child: None })
@@ -112,10 +135,10 @@ impl Cluster {
             let (name, host) = (format!("n{place}"), format!("10.77.0.{}", 10 + place));
             members.push(member(&name, &host, suspends && place == 1)?);
         }
-        let mut cluster = Self { system, binary, folder, members, etcd };
+        let mut cluster = Self { system, programs, folder, members, etcd };
         cluster.start_etcd()?;
         (0..system.count()).try_for_each(|place| cluster.start_member(place))?;
-        if !system.is_ours() {
+        if system.is_redis() {
             std::thread::sleep(Duration::from_secs(1));
             let all: Vec<String> =
                 (0..system.count()).map(|place| cluster.address(place).to_string()).collect();
@@ -128,7 +151,11 @@ impl Cluster {
 
     /// Where a member listens for clients.
     fn address(&self, place: usize) -> SocketAddr {
-        let port = if self.system.is_ours() { 11211 } else { 6379 };
+        let port = match self.system {
+            System::AmalgamStore | System::AmalgamCache => 11211,
+            System::Redis | System::RedisWait => 6379,
+            System::Hazelcast => 5701,
+        };
         format!("{}:{port}", self.host(place)).parse().expect("an address")
     }
 
@@ -185,28 +212,44 @@ impl Cluster {
     /// If it cannot be started.
     pub fn start_named(&mut self, place: usize, name: &str) -> anyhow::Result<()> {
         let is_over = |child: &mut Child| matches!(child.try_wait(), Ok(Some(_)));
+        let hosts: Vec<String> = self.places().map(|place| self.host(place).to_owned()).collect();
         let Member { space, disk, child } = &mut self.members[place];
         if child.as_mut().is_some_and(|child| !is_over(child)) {
             return Ok(());
         }
         let host = &space.host;
-        let lease = LEASE_SECONDS.to_string();
-        let mut command;
-        if self.system.is_ours() {
-            let mode = if self.system == System::AmalgamStore { "store" } else { "cache" };
-            command = space.command(&self.binary);
-            command.args(["cluster", "node", "--etcd", &format!("http://{ETCD_HOST}:2379")]);
-            command.args(["--name", name, "--listen", &format!("{host}:7911")]);
-            command.args(["--clients", &format!("{host}:11211"), "-t", "1", "--mode", mode]);
-            command.args(["--lease-seconds", &lease, "--backups", "2", "--backup-space", "256M"]);
-            command.arg("--backup-dir").arg(disk.folder.join("backups"));
-        } else {
-            command = space.command("redis-server");
-            command.args(["--bind", host, "--port", "6379", "--protected-mode", "no"]);
-            command.args(["--cluster-enabled", "yes", "--appendonly", "yes", "--dir"]);
-            command.arg(&disk.folder);
-            command.args(["--cluster-node-timeout", &(LEASE_SECONDS * 1000).to_string()]);
-        }
+        let command = match self.system {
+            System::AmalgamStore | System::AmalgamCache => {
+                let mode = if self.system == System::AmalgamStore { "store" } else { "cache" };
+                let lease = LEASE_SECONDS.to_string();
+                let mut command = space.command(&self.programs.amalgam);
+                command.args(["cluster", "node", "--etcd", &format!("http://{ETCD_HOST}:2379")]);
+                command.args(["--name", name, "--listen", &format!("{host}:7911")]);
+                command.args(["--clients", &format!("{host}:11211"), "-t", "1", "--mode", mode]);
+                command.args(["--lease-seconds", &lease, "--backups", "2"]);
+                command.args(["--backup-space", "256M", "--backup-dir"]);
+                command.arg(disk.folder.join("backups"));
+                command
+            }
+            System::Redis | System::RedisWait => {
+                let mut command = space.command("redis-server");
+                command.args(["--bind", host, "--port", "6379", "--protected-mode", "no"]);
+                command.args(["--cluster-enabled", "yes", "--appendonly", "yes", "--dir"]);
+                command.arg(&disk.folder);
+                command.args(["--cluster-node-timeout", &(LEASE_SECONDS * 1000).to_string()]);
+                command
+            }
+            System::Hazelcast => {
+                let archive = self.programs.hazelcast.as_deref().context("no archive")?;
+                let file = self.folder.join(format!("{name}.xml"));
+                std::fs::write(&file, hazelcast_configuration(host, &hosts))?;
+                let mut command = space.command("java");
+                command.args(["-Xmx256m", "-cp"]).arg(archive);
+                command.arg(format!("-Dhazelcast.config={}", file.display()));
+                command.arg("com.hazelcast.core.server.HazelcastMemberStarter");
+                command
+            }
+        };
         *child = Some(spawn(command, &self.folder, &space.name)?);
         Ok(())
     }
@@ -246,7 +289,7 @@ impl Cluster {
     /// If it refuses.
     pub fn drain(&self, place: usize) -> anyhow::Result<()> {
         let Member { space, .. } = &self.members[place];
-        let mut command = space.command(&self.binary);
+        let mut command = space.command(&self.programs.amalgam);
         command.args(["cluster", "drain", "--node", &format!("{}:7911", space.host)]);
         let output = command.output()?;
         if !output.status.success() {
@@ -283,7 +326,7 @@ impl Cluster {
     pub fn wait_until_served(&self) -> anyhow::Result<()> {
         let (addresses, begin) = (self.addresses(), Instant::now());
         for (place, address) in addresses.iter().enumerate() {
-            let members = if self.system.is_ours() { &[*address][..] } else { &addresses };
+            let members = if self.system.is_redis() { &addresses } else { &[*address][..] };
             let mut client = Client::new(self.system.protocol(), members, place);
             let mut number = 0;
             while number < 60 {
@@ -302,8 +345,10 @@ impl Cluster {
 
     /// The owner of each key; None if the system was not asked.
     pub fn owners(&self) -> Option<Vec<usize>> {
-        if !self.system.is_ours() {
-            return self.redis_owners();
+        match self.system {
+            System::Redis | System::RedisWait => return self.redis_owners(),
+            System::Hazelcast => return None,
+            System::AmalgamStore | System::AmalgamCache => {}
         }
         let connect = |place: usize| {
             let address = format!("{}:7911", self.host(place));
@@ -347,6 +392,36 @@ impl Drop for Member {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The configuration of a member of Hazelcast on `host` among `hosts`: two copies beside the
+/// owner's, a silent member is left out after as long as ours, and parts that were cut off from
+/// each other look for each other every 5 s instead of after 5 minutes.
+fn hazelcast_configuration(host: &str, hosts: &[String]) -> String {
+    let members: String = hosts.iter().map(|host| format!("<member>{host}</member>")).collect();
+    let property = |(name, value): &(&str, u64)| {
+        format!("<property name=\"hazelcast.{name}\">{value}</property>")
+    };
+    let properties = [
+        ("heartbeat.interval.seconds", 1),
+        ("max.no.heartbeat.seconds", LEASE_SECONDS),
+        ("merge.first.run.delay.seconds", 5),
+        ("merge.next.run.delay.seconds", 5),
+    ];
+    let properties: String = properties.iter().map(property).collect();
+    format!(
+        "<hazelcast xmlns=\"http://www.hazelcast.com/schema/config\">
+<properties>{properties}<property name=\"hazelcast.phone.home.enabled\">false</property></properties>
+<network>
+<port auto-increment=\"false\">5701</port>
+<join><multicast enabled=\"false\"/><tcp-ip enabled=\"true\">{members}</tcp-ip></join>
+<interfaces enabled=\"true\"><interface>{host}</interface></interfaces>
+<memcache-protocol enabled=\"true\"/>
+</network>
+<map name=\"hz_memcache*\"><backup-count>2</backup-count></map>
+</hazelcast>
+"
+    )
 }
 
 fn spawn(mut command: Command, folder: &Path, name: &str) -> anyhow::Result<Child> {
