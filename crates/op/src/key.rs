@@ -115,7 +115,8 @@ impl<'k> Key<'k> {
     /// # Panics
     ///
     /// If `bytes` is empty or longer than [`MAX_KEY_BYTES`]: protocols refuse such keys first.
-    #[inline]
+    // As a call it costs a get of a server half a percent more instructions.
+    #[inline(always)]
     pub fn new(bytes: &'k [u8], seed: &HashSeed) -> Self {
         Self::with_hash(bytes, seed.hash(bytes))
     }
