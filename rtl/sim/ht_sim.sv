@@ -17,6 +17,7 @@ module ht_sim
   parameter bit          HashRing = 1'b0,
   parameter int unsigned HashLanes = 6,
   parameter int unsigned Writers = 16,
+  parameter int unsigned CounterBits = 0,
   parameter int unsigned ReturnBeats = 128,
   parameter int unsigned LogBits = 10,
   parameter int unsigned PositionBits = 48,
@@ -163,8 +164,8 @@ module ht_sim
     .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines),
     .KeyBytes(KeyBytes), .HeaderBytes(HeaderBytes), .TermsLast(TermsLast),
     .BucketBits(BucketBits), .HashRing(HashRing), .HashLanes(HashLanes), .Writers(Writers),
-    .ReturnBeats(ReturnBeats), .LogBits(LogBits), .PositionBits(PositionBits),
-    .BusBytes(BusBytes)
+    .CounterBits(CounterBits), .ReturnBeats(ReturnBeats), .LogBits(LogBits),
+    .PositionBits(PositionBits), .BusBytes(BusBytes)
   ) u_table (
     .clk_i, .rst_ni, .mem_rst_ni(!mem_reset_i),
     .awvalid_i, .awready_o, .awaddr_i, .wvalid_i, .wready_o, .wdata_i, .bvalid_o, .bready_i,

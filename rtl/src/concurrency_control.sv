@@ -10,7 +10,8 @@
 // Since a write enters behind another of its bucket only if it repeats its key, all that are under
 // way in a bucket have one key. A request that repeats the key of the last write of its station
 // therefore has the key of all writes that are under way in its bucket. Sweeps have none, so
-// nothing is forwarded until they are done.
+// nothing is forwarded until they are done. What is forwarded thus follows a write of its station
+// that is under way, never one from before a sweep of the same counter, whose value may be gone.
 //
 // As printed, each address in the queue is compared. With `CounterBits`, a counter in LUT RAM
 // stands for all addresses that hash to it, so the cost does not grow with the number of writes in
@@ -183,7 +184,7 @@ module concurrency_control
   always_ff @(posedge clk_i) f_address_q <= f_address;
   always_comb if (f_started_q) assume (f_address == f_address_q);
   logic [LevelWidth-1:0] f_under_way_q, f_counted, f_pending;
-  logic f_enters, f_retires, f_is_swept, f_has_sweep, f_is_last_known;
+  logic f_enters, f_retires, f_is_swept, f_is_written, f_has_sweep, f_is_last_known;
   logic [Writers-1:0] f_sweeps_q;    // entries of sweeps
   // The index `count` entries behind the oldest.
   function automatic logic [PlaceWidth-1:0] f_after(logic [LevelWidth-1:0] count);
@@ -204,6 +205,7 @@ module concurrency_control
   // Sweeps that are under way, of which none is younger than the one that is known.
   always_comb begin
     f_is_swept      = 1'b0;
+    f_is_written    = 1'b0;
     f_has_sweep     = 1'b0;
     f_is_last_known = 1'b0;
     for (int unsigned i = 0; i < Writers; i++) begin
@@ -211,6 +213,8 @@ module concurrency_control
         f_has_sweep     = 1'b1;
         f_is_last_known = f_after(LevelWidth'(i)) == sweep_q;
         if (tag_q[f_after(LevelWidth'(i))] == f_tag) f_is_swept = 1'b1;
+      end else if (LevelWidth'(i) < level_q && tag_q[f_after(LevelWidth'(i))] == f_tag) begin
+        f_is_written = 1'b1;
       end
     end
   end
@@ -237,7 +241,9 @@ module concurrency_control
       assert (!has_bucket || bucket != f_address || tag == f_tag);
       if (enter && has_bucket && tag == f_tag) begin
         assert ((may_forward && is_busy) == (f_under_way_q != '0));
-        if (f_under_way_q != '0) assert (has_key && is_repeated_i && !f_is_swept);
+        if (f_under_way_q != '0) begin
+          assert (has_key && is_repeated_i && !f_is_swept && f_is_written);
+        end
       end
       assert (f_has_sweep == is_sweeping_q && f_has_sweep == f_is_last_known);
       assert (is_ready || level_q == '0);

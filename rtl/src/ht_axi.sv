@@ -16,6 +16,7 @@ module ht_axi
   parameter bit          HashRing = 1'b0,
   parameter int unsigned HashLanes = 6,
   parameter int unsigned Writers = 16,
+  parameter int unsigned CounterBits = 0,
   parameter int unsigned ReturnBeats = 128,
   parameter int unsigned ValueBytes = 1024,
   parameter int unsigned LogBits = 16,
@@ -114,8 +115,8 @@ module ht_axi
     .Slots(Slots), .SlotsPerBeat(SlotsPerBeat), .StripeBytes(StripeBytes), .Lines(Lines),
     .KeyBytes(KeyBytes), .HeaderBytes(HeaderBytes), .TermsLast(TermsLast),
     .BucketBits(BucketBits), .HashRing(HashRing), .HashLanes(HashLanes), .Writers(Writers),
-    .ReturnBeats(ReturnBeats), .ValueBytes(ValueBytes), .LogBits(LogBits),
-    .PositionBits(PositionBits)
+    .CounterBits(CounterBits), .ReturnBeats(ReturnBeats), .ValueBytes(ValueBytes),
+    .LogBits(LogBits), .PositionBits(PositionBits)
   ) u_top (
     .clk_i, .rst_ni, .mem_rst_ni, .now_i(time_o), .seed_i(seed), .evict_i(control[0]),
     .table_only_i(control[1]),

@@ -90,6 +90,8 @@ impl Configuration {
         }
         if self.tables > 1 {
             parameters.push(("Tables", self.tables));
+        }
+        if self.counter_bits > 0 {
             parameters.push(("CounterBits", self.counter_bits as usize));
         }
         parameters

@@ -170,8 +170,29 @@ pub const SMALL: Configuration = Configuration {
     tables: 1,
 };
 
+/// `small`, but with writes in flight whose conflicts are counted, four buckets to a counter.
+pub const COUNTED: Configuration = Configuration {
+    name: "counted",
+    slots: 4,
+    slots_per_beat: 4,
+    stripe_bytes: 8,
+    lines: 4,
+    key_bytes: 16,
+    header_bytes: 8,
+    is_terms_last: true,
+    bucket_bits: 6,
+    is_ring: true,
+    writers: 8,
+    counter_bits: 4,
+    return_beats: 16,
+    log_bits: 10,
+    position_bits: 14,
+    bus_bytes: 8,
+    tables: 1,
+};
+
 /// The tables that are simulated without an Ethernet port, through their streams.
-pub const ALL: &[Configuration] = &[PAPER, SOFTWARE, HALF_LINES, SMALL];
+pub const ALL: &[Configuration] = &[PAPER, SOFTWARE, HALF_LINES, SMALL, COUNTED];
 
 /// Such tables that are too large for tests of all.
 pub const LARGE: &[Configuration] = &[

@@ -32,8 +32,8 @@ mod simulation;
 
 pub use configuration::Configuration;
 pub use configurations::{
-    ALL, FRONTS, FULL, GIGABITS_10, GIGABITS_40, GIGABITS_100, HALF_LINES, LARGE, PAPER, SMALL,
-    SOFTWARE,
+    ALL, COUNTED, FRONTS, FULL, GIGABITS_10, GIGABITS_40, GIGABITS_100, HALF_LINES, LARGE, PAPER,
+    SMALL, SOFTWARE,
 };
 pub use memory::Memory;
 pub use reference::Reference;

@@ -210,6 +210,7 @@ models! {
     "paper": amalgam_paper_new amalgam_paper_delete amalgam_paper_cycle;
     "half_lines": amalgam_half_lines_new amalgam_half_lines_delete amalgam_half_lines_cycle;
     "small": amalgam_small_new amalgam_small_delete amalgam_small_cycle;
+    "counted": amalgam_counted_new amalgam_counted_delete amalgam_counted_cycle;
     #[cfg(feature = "full")]
     "full": amalgam_full_new amalgam_full_delete amalgam_full_cycle;
 }

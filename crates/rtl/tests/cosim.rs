@@ -5,8 +5,8 @@
 
 use amalgam_index::pipeline::twin::{SLOTS, Twin};
 use amalgam_rtl::{
-    ALL, Configuration, HALF_LINES, Memory, PAPER, Pace, Reference, Request, Response, SMALL,
-    SOFTWARE, Simulation, opcode, status,
+    ALL, COUNTED, Configuration, HALF_LINES, Memory, PAPER, Pace, Reference, Request, Response,
+    SMALL, SOFTWARE, Simulation, opcode, status,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -169,6 +169,11 @@ fn random_requests_in_half_lines() {
 #[test]
 fn random_requests_with_few_slots() {
     (6..9).for_each(|seed| random_requests(SMALL, seed));
+}
+
+#[test]
+fn random_requests_with_counted_conflicts() {
+    (9..12).for_each(|seed| random_requests(COUNTED, seed));
 }
 
 /// The software engine's own slot memory, fed with the hardware's pointers and clock.
@@ -468,6 +473,34 @@ fn hot_keys_are_forwarded() {
         }
         cosim.compare();
     }
+}
+
+/// What a write left behind must not be forwarded behind a sweep: a turn of all positions later,
+/// the position of a value that is long gone counts as young again. The stations remember all the
+/// while, because the critical section is never empty and nothing else is written to them; and
+/// sweeps make the counters of their keys busy without a write of these.
+#[test]
+fn writes_of_a_turn_ago_are_not_forwarded_behind_sweeps() {
+    let mut cosim = Cosim::new(COUNTED);
+    let counters = 1 << COUNTED.counter_bits;
+    let mut keys = vec![Vec::new(); counters];
+    for number in 0..2000_u32 {
+        let bucket = cosim.reference.bucket(&number.to_le_bytes());
+        keys[(bucket ^ bucket >> COUNTED.counter_bits) % counters].push(number.to_le_bytes());
+    }
+    // Writes all through the run go to one counter only, one key to each other.
+    let steady = keys.pop().expect("there are counters");
+    let old: Vec<_> = keys.iter().map(|keys| keys[0]).collect();
+    let mut requests: Vec<_> = old.iter().map(|key| Request::set(key, b"old")).collect();
+    // A write takes longer than the next one's value takes to arrive, so there is always one.
+    cosim.simulation.set_memory(Memory { latency: 300, ..Memory::FIT31 });
+    let (turn, beats) = (1 << COUNTED.position_bits, 1032_usize.div_ceil(COUNTED.beat_bytes()));
+    for number in 0..3 * turn / beats {
+        requests.push(Request::set(&steady[number % 20], &[number as u8; 1024]));
+        requests.extend(old.iter().map(|key| Request::get(key)));
+    }
+    cosim.run(requests, 1);
+    cosim.compare();
 }
 
 /// A reset may come at any time: reads are on their way, a line is half written. Whatever memory
