@@ -60,7 +60,7 @@ mod verilated {
 
     fn verilate(configuration: &Configuration, top: &str, folder: &Path) {
         let mut command = Command::new("verilator");
-        command.args(["--cc", "-O3", "--x-assign", "fast", "--x-initial", "fast"]);
+        command.args(["--cc", "-O3", "--x-assign", "fast", "--x-initial", "unique"]);
         if std::env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
             command.arg("--assert");
         }

@@ -1,7 +1,9 @@
 //! Wraps the Verilated models in one safe type.
 //!
-//! Thread safety: a model is used by one thread at a time (`&mut self`); models share no state.
+//! Thread safety: a model is used by one thread at a time (`&mut self`); models share no state
+//! but the generators that their initial state is drawn from, which `shim.cpp` locks.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
@@ -173,7 +175,7 @@ mod sealed {
 
 /// The functions of one model.
 pub struct Functions {
-    create: unsafe extern "C" fn() -> *mut c_void,
+    create: unsafe extern "C" fn(u32) -> *mut c_void,
     delete: unsafe extern "C" fn(*mut c_void),
     cycle: unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_void),
 }
@@ -186,7 +188,7 @@ macro_rules! models {
         // SAFETY: `shim.cpp` defines these for each configuration; `cycle` takes the structs of
         // these ports.
         unsafe extern "C" {
-            $($(#[$when])? fn $create() -> *mut c_void;
+            $($(#[$when])? fn $create(seed: u32) -> *mut c_void;
             $(#[$when])? fn $delete(model: *mut c_void);
             $(#[$when])?
             fn $cycle(model: *mut c_void, inputs: *const c_void, outputs: *mut c_void);)+
@@ -224,6 +226,15 @@ models! {
     "100g": amalgam_100g_new amalgam_100g_delete amalgam_100g_cycle;
 }
 
+/// The seed of the next model's initial state: a number of the environment variable
+/// `AMALGAM_SEED`, or 1, and how many models this thread has had. A test thus repeats itself.
+fn power_on_seed() -> u32 {
+    thread_local!(static MODELS: Cell<u32> = const { Cell::new(0) });
+    let models = MODELS.replace(MODELS.get().wrapping_add(1));
+    let seed = std::env::var("AMALGAM_SEED").ok().and_then(|text| text.parse::<u64>().ok());
+    (seed.unwrap_or(1) as u32).wrapping_mul(0x9e37_79b9).wrapping_add(models) | 1 << 31
+}
+
 /// Simulated hardware with these ports.
 pub struct Model<P: Ports> {
     functions: Functions,
@@ -232,11 +243,12 @@ pub struct Model<P: Ports> {
 }
 
 impl<P: Ports> Model<P> {
-    /// Creates the hardware of a configuration, before its reset.
+    /// Creates the hardware of a configuration, before its reset. What no reset sets begins at
+    /// random.
     pub fn new(configuration: &Configuration) -> Self {
         let functions = P::functions(configuration.name);
-        // SAFETY: `create` takes no arguments and returns a new model, which `drop` deletes.
-        let model = unsafe { (functions.create)() };
+        // SAFETY: `create` returns a new model, which `drop` deletes.
+        let model = unsafe { (functions.create)(power_on_seed()) };
         Self { functions, model, ports: PhantomData }
     }
 

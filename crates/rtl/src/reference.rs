@@ -54,6 +54,18 @@ impl Reference {
         }
     }
 
+    /// Takes the words of keys over from a memory whose headers are clear, which holds anything.
+    pub fn power_on(&mut self, mut memory: impl FnMut(usize, usize, usize) -> u64) {
+        let terms = self.configuration.terms_word();
+        for bucket in 0..1 << self.configuration.bucket_bits {
+            for slot in 0..self.configuration.slots {
+                for word in (1..self.configuration.record_words()).filter(|word| *word != terms) {
+                    *self.word_mut(bucket, slot, word) = memory(bucket, slot, word);
+                }
+            }
+        }
+    }
+
     /// Returns a word of a slot's record.
     pub fn word(&self, bucket: usize, slot: usize, word: usize) -> u64 {
         self.records[self.place(bucket, slot, word)]

@@ -2,6 +2,7 @@
 // HEADER, PORTS and NAME(x) from the build script. The structs are those of src/model.rs.
 
 #include <cstdint>
+#include <mutex>
 #include "verilated.h"
 #include HEADER
 #include PORTS
@@ -20,11 +21,28 @@ struct Outputs {
     OUTPUTS(FIELD)
 };
 
+// Verilator draws all initial state from generators that every new seed starts anew.
+inline std::mutex amalgam_rtl_power_on;
+
 extern "C" {
 
-void *NAME(new)() { return new MODEL; }
+// State that no reset sets is drawn from `seed`, which is not 0.
+void *NAME(new)(uint32_t seed) {
+    std::lock_guard<std::mutex> guard(amalgam_rtl_power_on);
+    auto *context = new VerilatedContext;
+    context->randReset(2);
+    context->randSeed(static_cast<int>(seed));
+    return new MODEL(context);
+}
 
-void NAME(delete)(void *model) { delete static_cast<MODEL *>(model); }
+void NAME(delete)(void *opaque) {
+    std::lock_guard<std::mutex> guard(amalgam_rtl_power_on);
+    auto *model = static_cast<MODEL *>(opaque);
+    VerilatedContext *context = model->contextp();
+    delete model;
+    delete context;
+    Verilated::threadContextp(nullptr);
+}
 
 // One cycle: what the outputs are before the clock rises, and then it rises.
 void NAME(cycle)(void *opaque, const Inputs *in, Outputs *out) {
