@@ -16,11 +16,24 @@ const HEADERS_BYTES: usize = 66;
 const DATAGRAM_HEADER: [u8; 8] = [0, 0, 0, 0, 0, 1, 0, 0];
 const CLIENT: Client = Client { mac: [2, 0, 0, 0, 0, 2], ip: [10, 0, 0, 2], port: 40_000 };
 
+/// How requests choose among the keys of a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Popularity {
+    /// Every key in turn, in no order, and SETs spread evenly.
+    Uniform,
+    /// Zipf's distribution with the exponent 0.99, as YCSB has it; keys and SETs in random order.
+    Zipf,
+    /// One key only.
+    Single,
+}
+
 /// The load of a measurement: a mix of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// The port that the requests arrive at.
     pub port: Port,
+    /// How often each key is asked for.
+    pub popularity: Popularity,
     /// Length of each key.
     pub key_bytes: usize,
     /// Length of each value.
@@ -40,7 +53,10 @@ pub struct Rate {
     pub answered: f64,
     /// Fraction of the cycles in which the memory port was busy; the mean over several ports.
     pub utilisation: f64,
-    /// Number of dropped frames and of missing or wrong answers.
+    /// Number of requests whose frames were dropped.
+    pub dropped: u64,
+    /// Number of dropped frames and of missing or wrong answers: each missing answer counts as
+    /// missing, and makes later ones wrong. 0 only if all is right.
     pub lost: u64,
 }
 
@@ -53,6 +69,18 @@ impl Rate {
 }
 
 impl Load {
+    /// The paper's load: GETs of 500 keys, each as often as any other, without memcached's header.
+    pub fn uniform(port: Port, key_bytes: usize, value_bytes: usize) -> Self {
+        Self {
+            port,
+            popularity: Popularity::Uniform,
+            key_bytes,
+            value_bytes,
+            sets_percent: 0,
+            has_header: false,
+        }
+    }
+
     /// Returns key `number`: the number fills the first six bytes, or all of a shorter key.
     fn key(&self, number: usize) -> Vec<u8> {
         let mut key = format!("{number:06}").into_bytes();
@@ -65,16 +93,47 @@ impl Load {
         frame(&CLIENT, &[header, &request.packet(0)].concat())
     }
 
-    fn request(&self, number: usize, is_set: bool) -> Request {
-        // Multiplied by a prime of that size: every key, in no order.
-        let key = self.key(number * 387 % KEYS);
+    fn request(&self, key: usize, is_set: bool) -> Request {
+        let key = self.key(key);
         let value = vec![b'v'; self.value_bytes];
         if is_set { Request::set(&key, &value) } else { Request::get(&key) }
     }
 
-    /// Whether a request is a SET. SETs are spread evenly.
-    fn is_set(&self, number: usize) -> bool {
-        (number + 1) * self.sets_percent / 100 > number * self.sets_percent / 100
+    /// Draws the key of each request, and whether it is a SET.
+    fn draw(&self, count: usize) -> Vec<(usize, bool)> {
+        // Evenly spread: the share of SETs among the first requests is that among all.
+        let is_even_set =
+            |n: usize| (n + 1) * self.sets_percent / 100 > n * self.sets_percent / 100;
+        match self.popularity {
+            Popularity::Uniform => {
+                // Multiplied by a prime of that size: every key, in no order.
+                (0..count).map(|number| (number * 387 % KEYS, is_even_set(number))).collect()
+            }
+            Popularity::Single => (0..count).map(|number| (0, is_even_set(number))).collect(),
+            Popularity::Zipf => {
+                let mut sum = 0.0;
+                let sums: Vec<f64> = (1..=KEYS)
+                    .map(|rank| {
+                        sum += (rank as f64).powf(-0.99);
+                        sum
+                    })
+                    .collect();
+                let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+                let mut uniform = || {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    (random >> 11) as f64 / (1_u64 << 53) as f64
+                };
+                (0..count)
+                    .map(|_| {
+                        let point = uniform() * sum;
+                        let rank = sums.partition_point(|sum| *sum <= point);
+                        (rank.min(KEYS - 1), uniform() * 100.0 < self.sets_percent as f64)
+                    })
+                    .collect()
+            }
+        }
     }
 
     /// Length of an answer's frame in bytes.
@@ -87,8 +146,8 @@ impl Load {
     /// Creates hardware that holds the items.
     pub fn prepare(&self, memory: &Memory) -> Link {
         let mut link = Link::new(&self.port, memory, self.has_header);
-        for number in 0..KEYS {
-            let frame = self.frame(&self.request(number, true));
+        for key in 0..KEYS {
+            let frame = self.frame(&self.request(key, true));
             let spacing = frame.len() as u64 + 150;
             link.send_spaced(frame, spacing);
         }
@@ -105,9 +164,10 @@ impl Load {
     /// by another mix.
     pub fn measure_on(&self, link: &mut Link, requests: usize) -> Rate {
         let total = WARM_REQUESTS + requests;
-        let frames: Vec<_> = (0..total)
-            .map(|number| (self.is_set(number), self.request(number, self.is_set(number))))
-            .map(|(is_set, request)| (is_set, self.frame(&request)))
+        let frames: Vec<_> = self
+            .draw(total)
+            .into_iter()
+            .map(|(key, is_set)| (is_set, self.frame(&self.request(key, is_set))))
             .collect();
         let wire = |bytes: usize| bytes as u64 + WIRE_BYTES;
         let asked: u64 = frames.iter().map(|(_, frame)| wire(frame.len())).sum();
@@ -151,10 +211,12 @@ fn run(link: &mut Link, expected: &[usize]) -> Rate {
     }
     let (cycles, busy) = ((end.0 - begin.0) as f64, (end.1 - begin.1) as f64);
     let answered = count.saturating_sub(WARM_REQUESTS) as f64;
+    let dropped = link.dropped.total() - before;
     Rate {
         line: 0.0,
         answered: answered / cycles,
         utilisation: busy / cycles,
-        lost: lost + link.dropped.total() - before + (expected.len() - count) as u64,
+        dropped,
+        lost: lost + dropped + (expected.len() - count) as u64,
     }
 }

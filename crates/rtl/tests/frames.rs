@@ -4,7 +4,7 @@
 #![cfg(feature = "verilated")]
 
 use amalgam_rtl::ethernet::{Client, Dropped, Link, OWN_IP, OWN_MAC, OWN_PORT, Port, frame, open};
-use amalgam_rtl::line_rate::Load;
+use amalgam_rtl::line_rate::{Load, Popularity};
 use amalgam_rtl::register_map as register;
 use amalgam_rtl::{Memory, Request, opcode, status};
 use rand::rngs::SmallRng;
@@ -451,37 +451,46 @@ fn flood(port: &Port) {
 #[test]
 fn the_wire_is_carried() {
     for has_header in [false, true] {
-        let smallest = Load {
-            port: Port::GIGABITS_10,
-            key_bytes: 6,
-            value_bytes: 1,
-            sets_percent: 0,
-            has_header,
-        };
+        let smallest = Load { has_header, ..Load::uniform(Port::GIGABITS_10, 6, 1) };
         let rate = smallest.measure(&Memory::DDR600, 1000);
         assert!(rate.is_held() && rate.line > if has_header { 12.0 } else { 13.0 }, "{rate:?}");
         for (key_bytes, value_bytes) in [(6, 1), (25, 1), (73, 64), (168, 1), (9, 512)] {
-            let load = Load {
-                port: Port::GIGABITS_10,
-                key_bytes,
-                value_bytes,
-                sets_percent: 50,
-                has_header,
-            };
+            let load = Load::uniform(Port::GIGABITS_10, key_bytes, value_bytes);
+            let load = Load { sets_percent: 50, has_header, ..load };
             let rate = load.measure(&Memory::DDR600, 1000);
             assert!(rate.is_held() && rate.utilisation < 1.0, "{load:?}: {rate:?}");
         }
     }
     // The measurement sees what is too slow: a line in ten cycles, with values.
     let slow = Memory { burst: 10, ..Memory::DDR600 };
-    let load = Load {
-        port: Port::GIGABITS_10,
-        key_bytes: 25,
-        value_bytes: 1,
-        sets_percent: 50,
-        has_header: false,
-    };
+    let load = Load { sets_percent: 50, ..Load::uniform(Port::GIGABITS_10, 25, 1) };
     assert!(!load.measure(&slow, 300).is_held());
+}
+
+/// Half of the requests are SETs, and keys have Zipf's distribution: one in seven is for the same.
+fn hot_keys_are_carried(port: Port, memory: &Memory) {
+    for (key_bytes, value_bytes) in [(6, 0), (6, 8), (16, 64), (25, 8)] {
+        let load = Load::uniform(port, key_bytes, value_bytes);
+        let load = Load { popularity: Popularity::Zipf, sets_percent: 50, ..load };
+        let rate = load.measure(memory, 200 * port.gigabits as usize);
+        assert!(rate.is_held(), "{} Gb/s, {load:?}: {rate:?}", port.gigabits);
+    }
+}
+
+#[test]
+fn the_wire_is_carried_with_hot_keys() {
+    hot_keys_are_carried(Port::GIGABITS_10, &Memory::DDR600);
+    let one = Load::uniform(Port::GIGABITS_10, 6, 8);
+    let one = Load { popularity: Popularity::Single, sets_percent: 100, ..one };
+    let rate = one.measure(&Memory::DDR600, 1000);
+    assert!(rate.is_held() && rate.line > 11.0, "{rate:?}");
+}
+
+#[cfg(feature = "wide")]
+#[test]
+fn wide_wires_are_carried_with_hot_keys() {
+    hot_keys_are_carried(Port::GIGABITS_40, &Memory::FAST);
+    hot_keys_are_carried(Port::GIGABITS_100, &Memory::FAST);
 }
 
 /// 96-byte packets: with headers of Ethernet and the wire around them, keys of 6 bytes.
@@ -490,7 +499,7 @@ fn the_wire_is_carried() {
 fn wide_wires_are_carried() {
     for port in [Port::GIGABITS_40, Port::GIGABITS_100] {
         for sets_percent in [0, 5, 50] {
-            let load = Load { port, key_bytes: 6, value_bytes: 1, sets_percent, has_header: false };
+            let load = Load { sets_percent, ..Load::uniform(port, 6, 1) };
             let rate = load.measure(&Memory::FAST, 2000);
             eprintln!("{} {sets_percent}: {rate:?}", port.gigabits);
             assert!(rate.is_held(), "{} Gb/s, {load:?}: {rate:?}", port.gigabits);

@@ -5,7 +5,8 @@
 //! requests without or with memcached's header, and `bytes` only values of a byte. With the feature
 //! `wide`, `40` or `100` selects that rate in Gb/s, with the memories of those tables. With
 //! `files`, every rate is written to `target/line-rate-10.csv` (40, 100), and the rates of 1-byte
-//! values are drawn in a picture next to it.
+//! values are drawn in a picture next to it. `hot` prints instead what becomes of keys that are
+//! asked for far more often than others.
 
 #[cfg(feature = "verilated")]
 mod picture;
@@ -22,17 +23,21 @@ fn main() -> std::io::Result<()> {
     use amalgam_rtl::line_rate::Load;
 
     let is_asked = |word: &str| std::env::args().any(|argument| argument == word);
-    let sample = [6, 7, 9, 13, 16, 19, 24, 25, 48, 72, 73, 96, 120, 121, 144, 168];
-    let lengths = if is_asked("all") { (6..=168).collect() } else { sample.to_vec() };
-    println!(
-        "| header | value | sets | held at | tightest key | line | answered | the port's \
-         utilisation there | highest |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
-    );
     let (port, memory) = match () {
         () if is_asked("40") => (Port::GIGABITS_40, Memory::FAST),
         () if is_asked("100") => (Port::GIGABITS_100, Memory::FAST),
         () => (Port::GIGABITS_10, Memory::DDR600),
     };
+    let sample = [6, 7, 9, 13, 16, 19, 24, 25, 48, 72, 73, 96, 120, 121, 144, 168];
+    let lengths = if is_asked("all") { (6..=168).collect() } else { sample.to_vec() };
+    if is_asked("hot") {
+        line_rate::print_hot(port, &memory, &lengths);
+        return Ok(());
+    }
+    println!(
+        "| header | value | sets | held at | tightest key | line | answered | the port's \
+         utilisation there | highest |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    );
     let mut measured = Vec::new();
     for has_header in [false, true] {
         if is_asked(if has_header { "plain" } else { "header" }) {
@@ -40,7 +45,7 @@ fn main() -> std::io::Result<()> {
         }
         let values: &[usize] = if is_asked("bytes") { &[1] } else { &[1, 64, 512] };
         for &value_bytes in values {
-            let load = Load { port, key_bytes: 0, value_bytes, sets_percent: 0, has_header };
+            let load = Load { has_header, ..Load::uniform(port, 0, value_bytes) };
             measured.extend(line_rate::print(load, &memory, &lengths));
         }
     }
@@ -58,7 +63,8 @@ mod line_rate {
     use std::fmt::Write;
 
     use amalgam_rtl::Memory;
-    use amalgam_rtl::line_rate::{Load, Rate};
+    use amalgam_rtl::ethernet::Port;
+    use amalgam_rtl::line_rate::{Load, Popularity, Rate};
 
     pub const MIXES: [usize; 3] = [0, 5, 50];
 
@@ -108,11 +114,52 @@ mod line_rate {
         measured
     }
 
+    /// Prints the same for keys that are asked for far more often than others, with the key length
+    /// that loses most.
+    pub fn print_hot(port: Port, memory: &Memory, lengths: &[usize]) {
+        println!(
+            "| keys | value | sets | held at | tightest key | line | answered | lost |\n\
+             | --- | --- | --- | --- | --- | --- | --- | --- |"
+        );
+        // Twice as long as above: what cannot be kept up with fills every buffer.
+        let requests = 200 * port.gigabits as usize;
+        for (popularity, sets_percent) in [(Popularity::Zipf, 50), (Popularity::Single, 100)] {
+            for value_bytes in [0, 8, 64] {
+                let uniform = Load::uniform(port, 0, value_bytes);
+                let load = Load { popularity, sets_percent, ..uniform };
+                let rates: Vec<_> = lengths
+                    .iter()
+                    .map(|&key_bytes| (key_bytes, Load { key_bytes, ..load }))
+                    .map(|(key_bytes, load)| (key_bytes, load.measure(memory, requests)))
+                    .collect();
+                let held = rates.iter().filter(|(_, rate)| rate.is_held()).count();
+                let share = |rate: &Rate| rate.answered / rate.line;
+                let (key_bytes, rate) = rates
+                    .iter()
+                    .min_by(|(_, a), (_, b)| {
+                        b.dropped.cmp(&a.dropped).then(share(a).total_cmp(&share(b)))
+                    })
+                    .expect("there are lengths");
+                println!(
+                    "| {popularity:?} | {value_bytes} | {sets_percent} % | \
+                     {held} of {} | {key_bytes} | {:.2} | {:.2} | {:.1} % |",
+                    rates.len(),
+                    rate.line,
+                    rate.answered,
+                    100.0 * rate.dropped as f64 / requests as f64,
+                );
+                for (key_bytes, rate) in rates.iter().filter(|(_, rate)| !rate.is_held()) {
+                    eprintln!("    {key_bytes} bytes: {rate:?}");
+                }
+            }
+        }
+    }
+
     pub fn csv(measured: &[(Load, Rate)]) -> String {
         let mut text = "header,value bytes,sets %,key bytes,line,answered,port,lost\n".to_owned();
         for (load, rate) in measured {
             let Load { has_header, value_bytes, sets_percent, key_bytes, .. } = load;
-            let Rate { line, answered, utilisation, lost } = rate;
+            let Rate { line, answered, utilisation, lost, .. } = rate;
             let header = u8::from(*has_header);
             let what = format!("{header},{value_bytes},{sets_percent},{key_bytes}");
             writeln!(text, "{what},{line:.3},{answered:.3},{utilisation:.3},{lost}")
