@@ -394,13 +394,18 @@ class Behind(Sink):
 
 
 def table_of(key):
-    """The table of a key: a cyclic sum of the key, padded with zeros, of at most 256 bytes."""
+    """The table of a key: a cyclic sum of the key, padded with zeros, of at most 256 bytes, folded
+    onto a table's number."""
     sum_of_bits = 0
     for byte in key[:256].ljust(-(-len(key[:256]) // 8) * 8, b"\0"):
         for bit in range(8):
             top = sum_of_bits >> 15 ^ byte >> bit & 1
             sum_of_bits = sum_of_bits << 1 & 0xFFFF ^ (0x1021 if top else 0)
-    return sum_of_bits % parameter("Tables")
+    table = 0
+    while sum_of_bits:
+        table ^= sum_of_bits % parameter("Tables")
+        sum_of_bits //= parameter("Tables")
+    return table
 
 
 def items_of(sink):

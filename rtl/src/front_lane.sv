@@ -66,8 +66,9 @@ module front_lane
     .val_valid_o(put_valid), .val_ready_i(put_ready), .val_o(put), .drops_o
   );
 
-  // A cyclic sum of the zero-padded key; its remainder selects the table. The sum does not wait for
-  // the end of a key that is too long for any table, since every table refuses it.
+  // A cyclic sum of the zero-padded key, folded, selects the table. Without folding, there are
+  // lengths where the digits of numbered keys hardly change the sum's lowest bits. The sum does not
+  // wait for the end of a key that is too long for any table, since every table refuses it.
   localparam logic [15:0] Polynomial = 16'h1021;
   localparam logic [4:0]  Longest = 5'd31;   // beats before the last one summed
   function automatic logic [15:0] sum_up(logic [15:0] start, logic [63:0] data);
@@ -134,7 +135,8 @@ module front_lane
     .valid_o(has_client), .ready_i(take), .data_o(client_o), .level_o()
   );
   fifo #(.Width(TableWidth), .Depth(Requests)) u_sums (
-    .clk_i, .rst_ni, .valid_i(is_sum), .ready_o(sum_room), .data_i(key_sum[TableWidth-1:0]),
+    .clk_i, .rst_ni, .valid_i(is_sum), .ready_o(sum_room),
+    .data_i(TableWidth'(folded(32'(key_sum), TableWidth))),
     .valid_o(has_sum), .ready_i(go && is_keyed), .data_o(table_of_key), .level_o()
   );
   // No more of them than of metas.
