@@ -72,8 +72,9 @@ module value_store
   assign is_last_word = word_q == words - 1'b1;
   assign is_last_read = word_q + 22'(BeatWords) >= words;
 
-  // A write gathers a beat word by word; a drained value has no header.
-  assign is_packing = is_write && !is_full_q;
+  // A write gathers a beat word by word, also while the one before is accepted; a drained value has
+  // no header.
+  assign is_packing = is_write && (!is_full_q || (access_ready_i && !is_last_q));
   assign take_word  = is_packing && (is_header || val_valid_i);
   assign val_ready_o = (is_packing && !is_header) || (is_drain && !is_header);
 
@@ -105,6 +106,12 @@ module value_store
       is_full_q <= 1'b0;
       is_last_q <= 1'b0;
     end else begin
+      if (access_valid_o && access_ready_i) begin
+        beat_q    <= beat_q + 1'b1;
+        is_full_q <= 1'b0;
+        mask_q    <= '0;
+        if (is_read) word_q <= word_q + 22'(BeatWords);
+      end
       if (take_word) begin
         word_q          <= word_q + 1'b1;
         place_q         <= place_q == LastWord ? '0 : place_q + 1'b1;
@@ -113,12 +120,6 @@ module value_store
         is_last_q       <= is_last_word;
       end
       if (is_drain && (is_header || val_valid_i)) word_q <= word_q + 1'b1;
-      if (access_valid_o && access_ready_i) begin
-        beat_q    <= beat_q + 1'b1;
-        is_full_q <= 1'b0;
-        mask_q    <= '0;
-        if (is_read) word_q <= word_q + 22'(BeatWords);
-      end
       if (command_ready_o && command_valid_i) begin
         word_q  <= '0;
         beat_q  <= '0;
