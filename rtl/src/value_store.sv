@@ -62,21 +62,26 @@ module value_store
   logic [BeatWords-1:0]       mask_q;
   logic is_full_q, is_last_q, has_credit, read_task_ready, is_last_word, is_last_read;
   logic is_read, is_write, is_drain, is_packing, take_word, is_header;
-  logic [21:0] words;
+  logic is_empty;
+  logic [21:0] words, next_word;
+  logic [WordWidth-1:0] fill;      // the place of the value's word
 
   assign words        = words_of(command_i.vlen);
   assign is_read      = command_valid_i && command_i.kind == ValueRead;
   assign is_write     = command_valid_i && command_i.kind == ValueWrite;
   assign is_drain     = command_valid_i && command_i.kind == ValueDrain;
   assign is_header    = word_q == '0;
-  assign is_last_word = word_q == words - 1'b1;
   assign is_last_read = word_q + 22'(BeatWords) >= words;
 
-  // A write gathers a beat word by word, also while the one before is accepted; a drained value has
-  // no header.
+  // A write gathers a beat word by word, also while the one before is accepted, and the value's
+  // first word together with the header; a drained value has no header.
   assign is_packing = is_write && (!is_full_q || (access_ready_i && !is_last_q));
-  assign take_word  = is_packing && (is_header || val_valid_i);
-  assign val_ready_o = (is_packing && !is_header) || (is_drain && !is_header);
+  assign is_empty   = words == 22'd1;
+  assign take_word  = is_packing && (is_empty || val_valid_i);
+  assign val_ready_o = (is_packing && !is_empty) || (is_drain && !is_header);
+  assign next_word  = is_header && !is_empty ? 22'd2 : word_q + 1'b1;
+  assign is_last_word = next_word == words;
+  assign fill       = is_header && !is_empty ? WordWidth'(1) : place_q;
 
   assign access_valid_o   = is_full_q || (is_read && has_credit && read_task_ready);
   assign access_write_o   = is_full_q;
@@ -94,7 +99,8 @@ module value_store
   end
 
   always_ff @(posedge clk_i) begin
-    if (take_word) data_q[place_q] <= is_header ? {32'b0, command_i.flags} : val_i;
+    if (take_word && !is_empty) data_q[fill] <= val_i;
+    if (take_word && is_header) data_q[0]    <= {32'b0, command_i.flags};
   end
 
   always_ff @(posedge clk_i or negedge rst_ni) begin
@@ -113,11 +119,12 @@ module value_store
         if (is_read) word_q <= word_q + 22'(BeatWords);
       end
       if (take_word) begin
-        word_q          <= word_q + 1'b1;
-        place_q         <= place_q == LastWord ? '0 : place_q + 1'b1;
-        mask_q[place_q] <= 1'b1;
-        is_full_q       <= place_q == LastWord || is_last_word;
-        is_last_q       <= is_last_word;
+        word_q       <= next_word;
+        place_q      <= fill == LastWord ? '0 : fill + 1'b1;
+        mask_q[fill] <= 1'b1;
+        if (is_header) mask_q[0] <= 1'b1;
+        is_full_q    <= fill == LastWord || is_last_word;
+        is_last_q    <= is_last_word;
       end
       if (is_drain && (is_header || val_valid_i)) word_q <= word_q + 1'b1;
       if (command_ready_o && command_valid_i) begin
