@@ -31,7 +31,8 @@ module ht_top
   parameter int unsigned HashLanes = 6,
   parameter int unsigned Writers = 16,      // writes in the critical section
   parameter int unsigned CounterBits = 0,   // log2 of conflict counters; 0: compare addresses
-  parameter int unsigned StationBits = 4,   // log2 of the keys whose last write is known
+  // log2 of the keys whose last write is known
+  parameter int unsigned StationBits = CounterBits > 4 ? 5 : 4,
   parameter int unsigned Inflight = 64,     // requests between read unit and comparators
   parameter int unsigned ReturnBeats = 128, // line beats in flight; more for slower memory
   parameter int unsigned ValueReturnBeats = 32,
