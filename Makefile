@@ -15,12 +15,11 @@ help:            ## list the targets
 
 run:             ## build the server and start it on 127.0.0.1:11211
 	@scripts/setup run
-	cargo build --release --bin amalgam
-	@scripts/split-symbols target/release/amalgam
+	cargo build --profile quick --bin amalgam
 	@echo "Starting on $(HOST):$(PORT); end it with Ctrl-C. Two lines to try in another terminal:"
 	@echo "  printf 'set greeting 0 60 5\r\nhello\r\nquit\r\n' | nc $(HOST) $(PORT)"
 	@echo "  printf 'get greeting\r\nquit\r\n' | nc $(HOST) $(PORT)"
-	@exec target/release/amalgam serve $(AS_ROOT) -l $(HOST) -p $(PORT) $(ARGS)
+	@exec target/quick/amalgam serve $(AS_ROOT) -l $(HOST) -p $(PORT) $(ARGS)
 
 docs:            ## write the tables of docs/results anew from stored JSON
 	cargo run -q --bin amalgam-lab -- reproduce --docs docs/results --out docs/results/reproduce
