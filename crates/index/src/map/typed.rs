@@ -312,6 +312,135 @@ impl<K, V, C: Codec<K> + Codec<V>, E: Engine> TypedMap<K, V, C, E> {
         self.map.with(|handle| handle.insert_for(&key_of::<K, C>(key), &value, ttl))
     }
 
+    /// Whether `key` has a value, which is not decoded.
+    ///
+    /// ```
+    /// # let map = amalgam_index::MapBuilder::new().open()?;
+    /// # let ages: amalgam_index::TypedMap<String, u32> = amalgam_index::TypedMap::new(map);
+    /// ages.insert(&"Ada".to_owned(), &36)?;
+    /// assert!(ages.contains(&"Ada".to_owned()) && !ages.contains(&"Charles".to_owned()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn contains(&self, key: &K) -> bool {
+        self.map.with(|handle| handle.contains(&key_of::<K, C>(key)))
+    }
+
+    /// Stores `value` under `key` if that is absent. Returns whether it was.
+    ///
+    /// ```
+    /// # let map = amalgam_index::MapBuilder::new().open()?;
+    /// # let ages: amalgam_index::TypedMap<String, u32> = amalgam_index::TypedMap::new(map);
+    /// assert_eq!(ages.insert_if_absent(&"Ada".to_owned(), &36), Ok(true));
+    /// assert_eq!(ages.insert_if_absent(&"Ada".to_owned(), &99), Ok(false));
+    /// assert_eq!(ages.get(&"Ada".to_owned()), Ok(Some(36)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If [`Handle::insert`](crate::Handle::insert) would fail.
+    pub fn insert_if_absent(&self, key: &K, value: &V) -> Result<bool, InsertError> {
+        let value = value_of::<V, C>(value);
+        self.map.with(|handle| handle.insert_if_absent(&key_of::<K, C>(key), &value))
+    }
+
+    /// Replaces the value of `key` by what `change` makes of it, as one linearizable operation:
+    /// [`Handle::update`](crate::Handle::update), whose limits it has. It compares and swaps if
+    /// `change` returns None for a value other than the expected one. `change` should use no handle
+    /// of the map's pool.
+    ///
+    /// ```
+    /// # let map = amalgam_index::MapBuilder::new().open()?;
+    /// # let ages: amalgam_index::TypedMap<String, u32> = amalgam_index::TypedMap::new(map);
+    /// let name = "Ada".to_owned();
+    /// let birthday = |age: Option<u32>| age.map(|age| age + 1);
+    /// assert_eq!(ages.update(&name, birthday), Ok(false));
+    /// ages.insert(&name, &36)?;
+    /// assert_eq!(ages.update(&name, birthday), Ok(true));
+    /// assert_eq!(ages.update(&name, |age| (age == Some(36)).then_some(99)), Ok(false));
+    /// assert_eq!(ages.get(&name), Ok(Some(37)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If [`Handle::insert`](crate::Handle::insert) would fail, or the codec cannot read the value,
+    /// which then stays.
+    pub fn update(
+        &self,
+        key: &K,
+        mut change: impl FnMut(Option<V>) -> Option<V>,
+    ) -> Result<bool, TypedError> {
+        let mut is_readable = true;
+        let change = |bytes: Option<&[u8]>| {
+            let old = bytes.map(C::decode);
+            is_readable = !matches!(old, Some(None));
+            if !is_readable {
+                return None;
+            }
+            change(old.flatten()).map(|value| value_of::<V, C>(&value))
+        };
+        let is_stored = self.map.with(|handle| handle.update(&key_of::<K, C>(key), change))?;
+        if is_readable { Ok(is_stored) } else { Err(TypedError::Decode) }
+    }
+
+    /// Calls `visit` with each key and value that the codec can read, as
+    /// [`Handle::for_each`](crate::Handle::for_each) finds them: no snapshot, and some perhaps more
+    /// than once. `visit` should be short, and use no handle of the map's pool.
+    ///
+    /// ```
+    /// # let map = amalgam_index::MapBuilder::new().open()?;
+    /// # let ages: amalgam_index::TypedMap<String, u32> = amalgam_index::TypedMap::new(map);
+    /// ages.insert(&"Ada".to_owned(), &36)?;
+    /// ages.for_each(|name, age| println!("{name} is {age} years old"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn for_each(&self, mut visit: impl FnMut(K, V)) {
+        self.map.with(|handle| {
+            handle.for_each(|key, value| {
+                if let (Some(key), Some(value)) = (C::decode(key), C::decode(value)) {
+                    visit(key, value);
+                }
+            });
+        });
+    }
+
+    /// Removes the items for which `keep` is false, and those that the codec cannot read; returns
+    /// how many: as [`Handle::retain`](crate::Handle::retain), whose limits it has. `keep` should
+    /// use no handle of the map's pool.
+    ///
+    /// ```
+    /// # let map = amalgam_index::MapBuilder::new().open()?;
+    /// # let ages: amalgam_index::TypedMap<String, u32> = amalgam_index::TypedMap::new(map);
+    /// ages.insert(&"Ada".to_owned(), &36)?;
+    /// ages.insert(&"Charles".to_owned(), &79)?;
+    /// assert_eq!(ages.retain(|_, age| *age < 65), 1);
+    /// assert!(ages.contains(&"Ada".to_owned()) && !ages.contains(&"Charles".to_owned()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) -> u64 {
+        self.map.with(|handle| {
+            handle.retain(|key, value| match (C::decode(key), C::decode(value)) {
+                (Some(key), Some(value)) => keep(&key, &value),
+                _ => false,
+            })
+        })
+    }
+
+    /// Removes all items, and returns how many. Items that are inserted meanwhile may stay.
+    ///
+    /// ```
+    /// # let map = amalgam_index::MapBuilder::new().open()?;
+    /// # let ages: amalgam_index::TypedMap<String, u32> = amalgam_index::TypedMap::new(map);
+    /// ages.insert(&"Ada".to_owned(), &36)?;
+    /// assert_eq!(ages.clear(), 1);
+    /// assert!(!ages.contains(&"Ada".to_owned()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn clear(&self) -> u64 {
+        self.map.with(|handle| handle.clear())
+    }
+
     /// Removes the item of `key`. Returns whether there was one.
     ///
     /// ```
@@ -418,6 +547,24 @@ mod tests {
         assert_eq!(map.map().len(), 200);
     }
 
+    #[test]
+    fn typed_maps_are_updated_walked_and_emptied() {
+        let map: TypedMap<u32, u64, Plain, Memc3> = TypedMap::new(open());
+        assert_eq!(map.update(&1, |old| old), Ok(false), "absent, and stays so");
+        assert_eq!(map.insert_if_absent(&1, &10), Ok(true));
+        assert_eq!(map.insert_if_absent(&1, &99), Ok(false));
+        assert_eq!(map.update(&1, |old| old.map(|old| old + 1)), Ok(true));
+        assert_eq!(map.update(&2, |old| Some(old.unwrap_or(20))), Ok(true));
+        assert_eq!(map.map().with(|handle| handle.insert(b"five5", b"no number")), Ok(()));
+        let mut items = Vec::new();
+        map.for_each(|key, value| items.push((key, value)));
+        items.sort_unstable();
+        assert_eq!(items, [(1, 11), (2, 20)]);
+        assert_eq!(map.retain(|key, value| *key == 1 && *value == 11), 2);
+        assert!(map.contains(&1) && !map.contains(&2));
+        assert_eq!((map.clear(), map.contains(&1)), (1, false));
+    }
+
     /// A map may be shared whatever its types are, as it holds none of them.
     #[test]
     fn typed_maps_are_shared() {
@@ -436,6 +583,9 @@ mod tests {
         assert_eq!(map.get(&key), Err(TypedError::Decode));
         assert_eq!(map.get_many(std::slice::from_ref(&key)), Err(TypedError::Decode));
         assert_eq!(map.get_or_insert_with(&key, || 1), Err(TypedError::Decode));
+        let unread = map.update(&key, |_| unreachable!("there is no value to change"));
+        assert_eq!(unread, Err(TypedError::Decode));
+        assert_eq!(map.map().with(|handle| handle.get(b"key")), Some(b"short".to_vec()));
         assert_eq!(map.get(&long), Ok(None));
         assert_eq!(map.insert(&long, &1), Err(InsertError::KeyLength));
         let refused = map.get_or_insert_with(&String::new(), || unreachable!("not called"));
