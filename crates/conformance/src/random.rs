@@ -107,12 +107,13 @@ fn get() -> impl Strategy<Value = Act> {
     })
 }
 
-fn content() -> impl Strategy<Value = RandomValue> {
+fn random_value() -> impl Strategy<Value = RandomValue> {
+    let long = |(length, byte)| RandomValue::Long(length, byte);
     prop_oneof![
         4 => vec(any::<u8>(), 0..20).prop_map(RandomValue::Bytes),
         4 => prop_oneof![0..1000_u64, any::<u64>(), Just(u64::MAX)].prop_map(RandomValue::Number),
-        2 => (0..600_usize, any::<u8>()).prop_map(|(length, byte)| RandomValue::Long(length, byte)),
-        1 => (0..20_000_usize, any::<u8>()).prop_map(|(length, byte)| RandomValue::Long(length, byte)),
+        2 => (0..600_usize, any::<u8>()).prop_map(long),
+        1 => (0..20_000_usize, any::<u8>()).prop_map(long),
     ]
 }
 
@@ -131,9 +132,9 @@ fn store() -> impl Strategy<Value = Act> {
     );
     let extra = prop_oneof![Just(StoreExtra::default()), extra];
     let flags = prop_oneof![Just(0), any::<u32>()];
-    (mode, content(), flags, expiry(), extra).prop_map(|(mode, value, flags, expiry, extra)| {
-        Act::Store { mode, value, flags, expiry, extra }
-    })
+    (mode, random_value(), flags, expiry(), extra).prop_map(
+        |(mode, value, flags, expiry, extra)| Act::Store { mode, value, flags, expiry, extra },
+    )
 }
 
 fn arithmetic() -> impl Strategy<Value = Act> {
@@ -164,7 +165,7 @@ fn set() -> impl Strategy<Value = Act> {
     let value = prop_oneof![
         3 => vec(any::<u8>(), 8..=8).prop_map(RandomValue::Bytes),
         3 => vec(any::<u8>(), 40..=40).prop_map(RandomValue::Bytes),
-        2 => content(),
+        2 => random_value(),
     ];
     let expiry = prop_oneof![8 => Just(0), 1 => Just(100), 1 => expiry()];
     (value, prop_oneof![4 => Just(0), 1 => Just(7)], expiry).prop_map(|(value, flags, expiry)| {

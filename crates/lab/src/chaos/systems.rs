@@ -394,7 +394,7 @@ impl Drop for Member {
     }
 }
 
-/// The configuration of a member of Hazelcast on `host` among `hosts`: two copies beside the
+/// The configuration of a member of Hazelcast on `host` among `hosts`: two copies besides the
 /// owner's, a silent member is left out after as long as ours, and parts that were cut off from
 /// each other look for each other every 5 s instead of after 5 minutes.
 fn hazelcast_configuration(host: &str, hosts: &[String]) -> String {
@@ -411,7 +411,9 @@ fn hazelcast_configuration(host: &str, hosts: &[String]) -> String {
     let properties: String = properties.iter().map(property).collect();
     format!(
         "<hazelcast xmlns=\"http://www.hazelcast.com/schema/config\">
-<properties>{properties}<property name=\"hazelcast.phone.home.enabled\">false</property></properties>
+<properties>
+{properties}<property name=\"hazelcast.phone.home.enabled\">false</property>
+</properties>
 <network>
 <port auto-increment=\"false\">5701</port>
 <join><multicast enabled=\"false\"/><tcp-ip enabled=\"true\">{members}</tcp-ip></join>
