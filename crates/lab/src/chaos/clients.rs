@@ -234,7 +234,7 @@ mod tests {
 
     /// Whether a request of these tests ends with this line.
     fn is_last(line: &str) -> bool {
-        ["get k", "0000000007", "1000", "k"].contains(&line)
+        ["get k", "0000000007", "1000", "lonely"].contains(&line)
     }
 
     #[test]
@@ -272,8 +272,8 @@ mod tests {
     fn a_member_that_sees_too_few_others_is_left() {
         let members = members(&[&["-CLUSTERDOWN The cluster is down\r\n"], &["$-1\r\n"]]);
         let mut client = Client::new(Protocol::Redis { waits: false }, &members, 0);
-        assert_eq!(client.read("k"), Outcome::Failed);
-        assert_eq!(client.read("k"), Outcome::Miss);
+        assert_eq!(client.read("lonely"), Outcome::Failed);
+        assert_eq!(client.read("lonely"), Outcome::Miss);
         assert_eq!(client.gateway, 1);
     }
 
