@@ -64,7 +64,7 @@ rtl-wave deny sbom release arm64 oracle oracle-short:
 #oracle-short:   ## histories of engines, processes and seeds, as in `make test`
 #mutants:        ## planted defects, each of which the simulation must find
 #hostile:        ## clients that attack every port, ten times the short form (AMALGAM_EFFORT)
-#fuzz:           ## each fuzz target for an hour of CPU, in the background (SECONDS_EACH=3600)
+#fuzz:           ## each fuzz target for an hour of CPU in all runs, in the background (SECONDS_EACH)
 #fuzz-short:     ## each fuzz target from its corpus and for 20 s
 #rtl-test:       ## the hardware, simulated in lockstep with its reference, and the quick proofs
 #rtl-lint:       ## Verilator's, verible's and slang's opinion of the hardware
