@@ -12,8 +12,8 @@ use amalgam_index::{Engine, EngineVisitor, with_engine};
 use amalgam_node::cluster::log::Durability;
 use amalgam_node::cluster::ranges::BACKUPS_MAX;
 use amalgam_node::{
-    BackupConfiguration, ClusterClient, Credentials, Embedded, Etcd, EtcdConfiguration, EtcdUser,
-    FINAL_TARGET, Membership, MutualTls, NodeConfiguration, RunningNode, TlsFiles, start_local,
+    BackupConfiguration, Credentials, Embedded, Etcd, EtcdConfiguration, EtcdUser, FINAL_TARGET,
+    Membership, MutualTls, NodeConfiguration, RunningNode, TlsFiles, start_local,
 };
 use amalgam_server::{Server, Settings};
 use anyhow::{Context, bail, ensure};
@@ -32,6 +32,7 @@ use secrets::{operator_token, secret, token};
 
 mod addresses;
 mod check;
+mod drain;
 mod holding;
 mod restore;
 mod secrets;
@@ -41,8 +42,6 @@ mod status;
 const READY_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a node that is told to stop may take to hand over its contents to other nodes.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(20);
-/// The pause between two requests for the progress of a node that is drained.
-const DRAIN_PAUSE: Duration = Duration::from_millis(500);
 /// The interval at which nodes and servers are checked for having stopped.
 const WATCH: Duration = Duration::from_millis(50);
 /// How long a node must have run to join again by itself after it lost its lease: one that loses it
@@ -409,7 +408,7 @@ pub fn run(command: &ClusterCommand) -> anyhow::Result<()> {
         }
         ClusterCommand::Status(options) => status::status(options),
         ClusterCommand::Check(options) => check::check(options),
-        ClusterCommand::Drain(options) => drain(options),
+        ClusterCommand::Drain(options) => drain::drain(options),
         ClusterCommand::Restore(options) => restore::restore(options),
         ClusterCommand::Token => secrets::make_token(),
     }
@@ -594,7 +593,10 @@ fn serve(
     }
     for node in nodes.iter().filter(|_| has_others && !is_failed) {
         if !node.leave(LEAVE_PATIENCE) {
-            log::warn!(node = node.peer().node.get(); "others did not take all that the node has");
+            log::warn!(
+                node = node.peer().node.get();
+                "others did not take all that the node has; if there are none, its log did not"
+            );
         }
     }
     nodes.iter_mut().for_each(RunningNode::stop);
@@ -704,29 +706,6 @@ fn run_local<E: Engine>(options: &NodeOptions, nodes: usize, port: u16) -> anyho
         running.push((node, server));
     }
     serve(running, false)
-}
-
-fn drain(options: &ConnectOptions) -> anyhow::Result<()> {
-    let node = options.node()?;
-    let mut client = ClusterClient::connect(&[node.to_owned()], &options.credentials()?, 0)
-        .with_context(|| format!("no node of a cluster answers at {node}"))?;
-    let mut output = std::io::stdout().lock();
-    let mut last = None;
-    while !client.drain()? {
-        let status = client.status()?;
-        ensure!(
-            status.members.len() > 1,
-            "the node is the only one: nobody could take what it has"
-        );
-        let left = (status.partitions, status.ids);
-        if last != Some(left) {
-            writeln!(output, "{} partitions and {} chunk ids are left", left.0, left.1)?;
-        }
-        last = Some(left);
-        std::thread::sleep(DRAIN_PAUSE);
-    }
-    writeln!(output, "others have all that the node had: it can be stopped")?;
-    Ok(())
 }
 
 #[cfg(test)]

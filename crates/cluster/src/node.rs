@@ -507,10 +507,14 @@ impl<S: ChunkStore> Node<S> {
         self.chunks.leave();
     }
 
-    /// Whether the node owns nothing that another member could take.
+    /// Whether the node owns nothing that another member could take. The only member keeps what it
+    /// owns: with backups, it has left once its own log has all of that, since the members that
+    /// left before it are no longer asked.
     pub fn has_left(&self) -> bool {
-        let is_alone = self.super_peer.view().members.len() <= 1;
-        is_alone || (self.chunks.all_owned().next().is_none() && self.chunks.moves().0 == 0)
+        match self.super_peer.view().members.len() {
+            0 | 1 => self.chunks.replication().counts().0 == 0,
+            _ => self.chunks.all_owned().next().is_none() && self.chunks.moves().0 == 0,
+        }
     }
 
     /// Handles a packet. `clock` returns the time in milliseconds, and may be called repeatedly.

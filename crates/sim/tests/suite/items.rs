@@ -3,13 +3,19 @@
 //! partitions move between nodes. With backups this holds although nodes crash
 //! (`scenarios/items.toml`).
 
-use amalgam_sim::{Faults, ItemNode, Mutant, Run, Scenario, World, seeds};
+use amalgam_sim::{
+    Faults, ItemNode, ItemWorkload, Mutant, ReplicatedItemNode, Run, Scenario, WorkloadNode, World,
+    seeds,
+};
 
 /// There are no backups here, so no node crashes.
 const FAULTS: Faults = Faults { crashes: false, ..Faults::ALL };
 
 /// All answers are those of one server, and counters show what was counted.
-fn check(world: &mut World<ItemNode>, seed: u64) {
+fn check<const REPLICATED: bool>(
+    world: &mut World<WorkloadNode<ItemWorkload<REPLICATED>>>,
+    seed: u64,
+) {
     world.settle();
     assert_eq!(world.waiting(), 0, "seed {seed}: everybody is answered");
     world.read_items();
@@ -49,6 +55,23 @@ fn a_leaving_node_hands_everything_over() {
         check(&mut world, seed);
         assert!(counted > 20, "seed {seed}: {counted} counters are too few");
         assert_eq!(world.processes().count(), 4, "seed {seed}: they came back");
+    }
+}
+
+/// The node that leaves last has everything in its own log, as the replicas of the one that left
+/// before it count for nothing. It stays if that one is back before.
+#[test]
+fn the_last_to_leave_loses_nothing() {
+    for seed in seeds(700, 10) {
+        let mut world: World<ReplicatedItemNode> = World::new(seed, 2, Faults::NONE, Mutant::None);
+        world.run(5_000);
+        for _ in 0..2 {
+            assert!(world.leave(0, 60_000), "seed {seed}: it stays");
+        }
+        let counted = world.observed.items.counters();
+        world.run(4_000);
+        check(&mut world, seed);
+        assert!(counted > 10, "seed {seed}: {counted} counters are too few");
     }
 }
 

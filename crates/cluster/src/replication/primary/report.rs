@@ -16,11 +16,15 @@ pub struct Backlog {
 }
 
 impl ReplicationPrimary {
-    /// Counts for the status: intervals with fewer backups than the target, or with one that has
-    /// refused for the rest of its incarnation, set changes in progress, and pending writes.
+    /// Counts for the status: intervals with fewer backups than the target, with one that has
+    /// refused for the rest of its incarnation, or that the log of the only member lacks; set
+    /// changes in progress; and pending writes.
     pub fn counts(&self) -> (usize, usize, usize) {
         let has_refused = |peer: &Peer| self.suspected.get(peer) == Some(&u64::MAX);
-        let is_reduced = |set: &[Peer]| self.is_small(set) || set.iter().any(has_refused);
+        let is_reduced = |set: &[Peer]| {
+            let is_only_elsewhere = self.is_alone() && !set.contains(&self.me);
+            is_only_elsewhere || self.is_small(set) || set.iter().any(has_refused)
+        };
         let reduced = self.backup_sets.iter().filter(|(_, set)| is_reduced(set)).count();
         (reduced, self.set_changes.len(), self.pending_writes.len())
     }

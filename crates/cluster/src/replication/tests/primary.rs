@@ -58,8 +58,11 @@ fn a_node_that_is_alone_is_its_own_backup_until_there_is_another() {
     let settings = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
     let mut primary = ReplicationPrimary::new(owner(), settings);
     primary.set_members([owner()].into_iter());
+    primary.set_backups(ids(0, 10), vec![other]);
+    assert_eq!(primary.counts().0, 1, "only the log of a member that is gone has them");
     primary.set_first_backups(ids(0, 10), Vec::new());
     assert!(!primary.accepts(id(1)), "its log has nothing of them yet");
+    assert_eq!(primary.counts().0, 1);
     let mut now_ms = 0;
     let mut settle = |primary: &mut ReplicationPrimary, peer: Peer| {
         let mut out = Vec::new();
