@@ -541,6 +541,14 @@ class Spymemcached(JavaSuite):
     trial = ["surefire:test", "-Dtest=AddrUtilTest"]
     # A test that waits for an answer that never comes must not end the others.
     goals = ["surefire:test", "-DforkMode=always", "-Dsurefire.timeout=300"]
+    # It gets a key until an answer takes longer than two milliseconds, and expects the next gets
+    # to be faster.
+    known = {
+        f"net.spy.memcached.{client}ClientTest.testSyncGetTimeouts": (
+            "waits two milliseconds for answers; on a busy machine it fails with memcached too"
+        )
+        for client in ("Ascii", "AsciiIPV6", "Binary", "BinaryIPV6")
+    }
 
     def version(self):
         return call(["git", "describe", "--tags", "--always"], self.folder).strip()
