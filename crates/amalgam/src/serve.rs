@@ -151,6 +151,10 @@ fn serve_with<E: Engine>(
 fn announce<E: Engine>(server: &Server<E>, engine: &str) {
     let addresses = server.addresses().join(",");
     match server.admin_url() {
+        // Where the program is called memcached, `-p 0` turns TCP off.
+        _ if addresses.is_empty() => {
+            log::warn!(engine; "no port is open for clients: give -p, -U or -s");
+        }
         Some(admin) => log::info!(engine, admin = admin.as_str(); "listening on {addresses}"),
         None => log::info!(engine; "listening on {addresses}"),
     }
