@@ -1,7 +1,7 @@
 //! `amalgam cluster`: runs a node or a whole cluster on one machine, and shows a cluster's status.
 
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use amalgam_node::{
     BackupConfiguration, Credentials, Embedded, Etcd, EtcdConfiguration, EtcdUser, FINAL_TARGET,
     Membership, MutualTls, NodeConfiguration, RunningNode, TlsFiles, start_local,
 };
-use amalgam_server::{Server, Settings};
+use amalgam_server::{ListenAddress, Server, Settings};
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use rustix::process::Resource;
@@ -539,17 +539,17 @@ fn client_settings(
 /// Opens the server of memcached clients in front of a node.
 fn server(
     node: &RunningNode,
-    clients: SocketAddr,
+    listen: Vec<ListenAddress>,
     settings: &Settings,
     unavailable: Option<Unavailable>,
 ) -> anyhow::Result<Server<amalgam_node::Gateway>> {
-    let settings = Settings { listen: addresses::of_clients(clients), ..settings.clone() };
+    let settings = Settings { listen, ..settings.clone() };
     let mut gateway = node.gateway();
     if unavailable == Some(Unavailable::Miss) {
         gateway = gateway.answer_misses();
     }
-    let server = Server::open_around(settings, gateway)
-        .with_context(|| format!("memcached's clients cannot be answered at {clients}"))?;
+    let server =
+        Server::open_around(settings, gateway).context("memcached's clients cannot be answered")?;
     server.stop_on_signals(STOP_SIGNALS)?;
     server.reload_on_signal(RELOAD_SIGNAL)?;
     Ok(server)
@@ -568,7 +568,9 @@ fn serve(
     let mut threads = Vec::new();
     for (node, server) in running.drain(..) {
         let number = node.peer().node.get();
-        let clients = server.addresses().join(",");
+        // In a local cluster IPv6's loopback address has the same port.
+        let shown = if has_others { usize::MAX } else { 1 };
+        let clients = server.addresses().into_iter().take(shown).collect::<Vec<_>>().join(",");
         // A failed write is ignored: standard output may have no reader.
         let _ = writeln!(output, "node {number} at {}, clients at {clients}", node.address());
         if let Some(url) = server.admin_url() {
@@ -640,7 +642,8 @@ fn run_node<E: Engine>(options: &NodeOptions) -> anyhow::Result<()> {
     if let Err(error) = node.wait_until_ready(READY_PATIENCE) {
         log::warn!(error:%; "not all keys have an owner yet");
     }
-    let server = server(&node, clients, &settings, options.unavailable)?;
+    let listen = addresses::of_clients(clients);
+    let server = server(&node, listen, &settings, options.unavailable)?;
     serve(vec![(node, server)], true)
 }
 
@@ -699,8 +702,7 @@ fn run_local<E: Engine>(options: &NodeOptions, nodes: usize, port: u16) -> anyho
     let mut running = Vec::new();
     for (number, node) in nodes.into_iter().enumerate() {
         let port = if port == 0 { 0 } else { port + number as u16 };
-        let clients = addresses::local(port);
-        let server = server(&node, clients, &settings, options.unavailable)?;
+        let server = server(&node, addresses::local(port), &settings, options.unavailable)?;
         // The first node serves the admin address for the whole process.
         settings.admin = None;
         running.push((node, server));

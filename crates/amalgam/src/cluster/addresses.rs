@@ -1,6 +1,6 @@
 //! The addresses of a node: where it listens, where other nodes reach it, where its clients do.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use amalgam_node::NodeConfiguration;
 use amalgam_server::{ALL_ADDRESSES, ListenAddress};
@@ -50,9 +50,11 @@ pub fn of_clients(address: SocketAddr) -> Vec<ListenAddress> {
     }
 }
 
-/// The address of a node of `cluster dev` for memcached's clients.
-pub fn local(port: u16) -> SocketAddr {
-    (Ipv4Addr::LOCALHOST, port).into()
+/// Where a node of `cluster dev` serves memcached's clients: at this machine's loopback addresses,
+/// of both families since `localhost` may be either.
+pub fn local(port: u16) -> Vec<ListenAddress> {
+    let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    loopback.map(|ip| SocketAddr::new(ip, port).into()).into()
 }
 
 #[cfg(test)]
@@ -82,5 +84,7 @@ mod tests {
         assert_eq!(listening("[::]:11211"), ["0.0.0.0:11211", "[::]:11211"]);
         assert_eq!(listening("0.0.0.0:11211"), ["0.0.0.0:11211"]);
         assert_eq!(listening("[::1]:11211"), ["[::1]:11211"]);
+        let local = local(11211).into_iter().map(|listen| listen.address.to_string());
+        assert_eq!(local.collect::<Vec<_>>(), ["127.0.0.1:11211", "[::1]:11211"]);
     }
 }
