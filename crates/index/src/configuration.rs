@@ -34,24 +34,29 @@ pub struct Configuration {
 
 /// How an engine chooses the items that it evicts within a size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Eviction {
     /// CLOCK with one recency bit (MemC3, section 3.3): an item leaves when the hand passes it for
     /// the second time since it was read, or for the first if it was never read.
     #[default]
     Clock,
-    /// CLOCK, and new items that are not read leave sooner (S3-FIFO, SOSP 2023): how much sooner
+    /// CLOCK with a count (GCLOCK; Effelsberg and Haerder, TODS 1984): an item is spared once after
+    /// its first read, and three times after any later one.
+    GClock,
+    /// GCLOCK, and new items that are not read leave sooner (S3-FIFO, SOSP 2023): how much sooner
     /// follows from the keys that return after their eviction (ARC, FAST 2003).
     Probation,
 }
 
 impl Eviction {
     /// All policies.
-    pub const ALL: [Self; 2] = [Self::Clock, Self::Probation];
+    pub const ALL: [Self; 3] = [Self::Clock, Self::GClock, Self::Probation];
 
     /// The name in options and statistics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Clock => "clock",
+            Self::GClock => "gclock",
             Self::Probation => "probation",
         }
     }

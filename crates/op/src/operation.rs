@@ -64,7 +64,7 @@ pub struct Get {
     pub checks_stale: bool,
     /// `recache_below_seconds` looks at the expiry that `touch` set, not at the one before.
     pub touches_before_recache: bool,
-    /// Leave the recency and fetched bits unchanged (meta `u`).
+    /// Leave what is known of the item's reads unchanged (meta `u`).
     pub is_quiet_access: bool,
 }
 

@@ -104,7 +104,6 @@ pub struct HotRing<S> {
     /// Whether a worker found accesses too expensive, which requests a rehash.
     pub(super) wants_growth: AtomicBool,
     grows: bool,
-    signal: Signal,
     strategy: PhantomData<S>,
 }
 
@@ -186,13 +185,12 @@ impl<S: Strategy> Engine for HotRing<S> {
             growth,
             wants_growth: AtomicBool::new(false),
             grows: tuning.grows,
-            signal: Signal::default(),
             strategy: PhantomData,
         })
     }
 
     fn maintenance_signal(&self) -> &Signal {
-        &self.signal
+        &self.memory.signal
     }
 
     fn maintain(worker: &mut HotRingWorker<'_, S>, now: &Now) -> bool {
@@ -283,7 +281,7 @@ impl<S: Strategy> HotRing<S> {
             let is_live = now.is_live(item.expiry_of(header), header.generation());
             if is_head && is_live && header.is_recent() {
                 *spare -= 1;
-                item.forget_access();
+                item.spare(header, true);
                 return false;
             }
         }
@@ -313,7 +311,7 @@ impl<S: Strategy> HotRingWorker<'_, S> {
             && self.index.grows
             && !self.index.wants_growth.swap(true, Ordering::Relaxed)
         {
-            self.index.signal.raise();
+            self.index.memory.signal.raise();
         }
     }
 

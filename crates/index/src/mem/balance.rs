@@ -1,24 +1,24 @@
 //! Balances memory between size classes by the value of a page: pages move from the class that
 //! would lose least to the class that would gain most. Large items take part as one more class.
 //!
-//! A class's *pressure* is the number of items that came to it lately, divided by the pages that it
-//! holds. An item that comes displaces another one, unless the class grows. One page more lets the
-//! class keep each item longer, by one part in the number of its pages. Equal pressures leave a
-//! class of long items fewer items than one of short items, as a page spent on long items saves
-//! fewer misses. So that no class starves, pages also move to a class whose memory turns over
-//! [`STARVED`] times as fast as another's.
+//! A class's *pressure* is the number of items that its CLOCK hand met lately, divided by the pages
+//! that it holds. The hand goes round the faster the fewer pages there are, so that equal pressures
+//! give an item a time without reads that is in inverse proportion to its length, as Greedy-Dual-
+//! Size does (Cao and Irani, USITS 1997): a page spent on long items saves fewer misses. (To count
+//! the items that the hand evicted, without those that it spared, would take memory from the
+//! classes whose items are read most.) So that no class starves, pages also move to a class whose
+//! memory turns over [`STARVED`] times as fast as another's.
 //!
-//! *Arrivals* are the items that were displaced and those by which the class has grown. (Evictions
-//! for lack of memory alone would not do: a class that fills new pages evicts nothing, and the
-//! items of one that loses its pages leave with these. Either would look idle, and lose its pages
-//! to classes that gain less from them.) Items that were deleted or have expired made room, so they
-//! are no part of it.
+//! Items that the class lost with its pages, and those by which it has grown, count as if the hand
+//! had met them. (A class that fills new pages evicts nothing. It would look idle, and lose its
+//! pages to classes that gain less from them.) Items that were deleted or have expired made room,
+//! so they are no part of it.
 //!
-//! Older arrivals fade as others follow and, more slowly, with time. Pressures of few arrivals
-//! differ by chance, so a page moves only if the pressures after the move still differ by
+//! Older counts fade as others follow and, more slowly, with time. Pressures of few items differ by
+//! chance, so a page moves only if the pressures after the move still differ by
 //! [`STANDARD_DEVIATIONS`] of such counts. A page that is emptied for a class is kept for it.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use amalgam_op::{IgnorePoison, Now};
 
@@ -28,23 +28,24 @@ use super::large::Large;
 use super::page::PageState;
 use super::{ClassState, ItemRef, Memory, Pool, Shortage};
 
-/// The bytes of the arrivals that pressures count are at most 1/COUNTED_SHARE of the memory limit.
+/// The bytes of the items that pressures count are at most 1/COUNTED_SHARE of the memory limit.
 const COUNTED_SHARE: f64 = 2.0;
-/// The part of the counted arrivals that is left of them a second later, for loads that change:
+/// The part of the counted items that is left of them a second later, for loads that change:
 /// an item's length must not make a load of the past outweigh the present one.
 const LEFT_AFTER_SECOND: f64 = 0.95;
 /// Pressures are compared once per second, and each time that 1/COMPARISON_SHARE of the memory
-/// limit was evicted.
+/// limit was passed.
 const COMPARISON_SHARE: f64 = 256.0;
 /// The number of standard deviations by which the pressures must differ.
 const STANDARD_DEVIATIONS: f64 = 4.0;
-/// A class that turns over this many times as fast as another is starved, whatever the pressures.
-const STARVED: f64 = 128.0;
+/// A class whose hand goes round this many times as fast as another's is starved, whatever the
+/// pressures: more than the length of a page over that of a short item.
+const STARVED: f64 = 4096.0;
 /// One comparison moves at most 1/MOVED_SHARE of the pages, and [`MOST_MOVES`].
 const MOVED_SHARE: usize = 128;
 /// See [`MOVED_SHARE`].
 const MOST_MOVES: usize = 8;
-/// After this many seconds all counted arrivals have faded.
+/// After this many seconds all counted items have faded.
 const MOST_SECONDS: u32 = 256;
 /// Pages are kept for a class for this many seconds at most.
 const KEPT_SECONDS: u32 = 2;
@@ -53,7 +54,7 @@ const KEPT_SECONDS: u32 = 2;
 #[derive(Default)]
 pub(super) struct Balance {
     classes: Vec<ClassDemand>,
-    /// The bytes evicted since the last comparison.
+    /// The bytes passed since the last comparison.
     fresh_bytes: f64,
     /// The second of the last comparison.
     seconds: u32,
@@ -68,53 +69,69 @@ pub(super) struct Balance {
 struct ClassDemand {
     /// The class's items when they were last counted.
     counted: Counted,
-    /// Recent arrivals, of which older ones have faded; not below 0.
+    /// The items that the hand met lately, of which older ones have faded; not below 0.
+    met: f64,
+    /// Their bytes.
+    met_bytes: f64,
+    /// Those among them that the hand did not spare, and by which the class has grown.
     arrived: f64,
-    /// The bytes of those arrivals.
-    arrived_bytes: f64,
     /// Pages that the class holds or will get, without those that are being emptied.
     pages: usize,
 }
 
-/// The items that a class has displaced since the start, or that it holds: their number and bytes.
+/// Items that the hand of a class has evicted or spared since the start, or that the class holds.
 #[derive(Clone, Copy, Default)]
 struct Amount {
     items: f64,
     bytes: f64,
 }
 
-/// What the arrivals at a class follow from.
+impl Amount {
+    /// How much more this is than `before`.
+    fn since(self, before: Self) -> Self {
+        Self { items: self.items - before.items, bytes: self.bytes - before.bytes }
+    }
+}
+
+/// What is counted of a class.
 #[derive(Clone, Copy, Default)]
 struct Counted {
     displaced: Amount,
+    spared: Amount,
     held: Amount,
 }
 
 impl ClassDemand {
-    /// Enters the arrivals since the last call. Returns the bytes that were displaced since.
+    /// Enters what the hand met since the last call. Returns the bytes of that.
     fn count(&mut self, now: Counted) -> f64 {
-        let Counted { displaced, held } = std::mem::replace(&mut self.counted, now);
-        let (items, bytes) =
-            (now.displaced.items - displaced.items, now.displaced.bytes - displaced.bytes);
-        // The growth is below 0 where items were displaced by moves, deleted or have expired.
-        self.arrived = (self.arrived + items + now.held.items - held.items).max(0.0);
-        self.arrived_bytes = (self.arrived_bytes + bytes + now.held.bytes - held.bytes).max(0.0);
-        bytes
+        let Counted { displaced, spared, held } = std::mem::replace(&mut self.counted, now);
+        let displaced = now.displaced.since(displaced);
+        let spared = now.spared.since(spared);
+        // The growth is below 0 where items left with a page, were deleted or have expired.
+        let grown = now.held.since(held);
+        let arrived = displaced.items + grown.items;
+        self.arrived = (self.arrived + arrived).max(0.0);
+        self.met = (self.met + arrived + spared.items).max(0.0);
+        let passed_bytes = displaced.bytes + spared.bytes;
+        self.met_bytes = (self.met_bytes + passed_bytes + grown.bytes).max(0.0);
+        passed_bytes
     }
 
     /// The pressure if the class held `pages` pages.
     fn pressure(&self, pages: usize) -> f64 {
-        self.arrived / pages.max(1) as f64
+        self.met / pages.max(1) as f64
     }
 
-    /// The variance of the pressure, if items came by chance.
+    /// The variance of the pressure, if items arrived by chance, each of which makes the hand spare
+    /// some others.
     fn variance(&self, pages: usize) -> f64 {
-        (self.arrived + 1.0) / (pages.max(1) as f64).powi(2)
+        let met_each = (self.met / self.arrived.max(1.0)).max(1.0);
+        (self.arrived + 1.0) * (met_each / pages.max(1) as f64).powi(2)
     }
 
-    /// The part of its memory that arrivals took lately, if it held `pages` pages.
+    /// The part of its memory that the hand passed lately, if it held `pages` pages.
     fn turnover(&self, pages: usize, page_bytes: f64) -> f64 {
-        self.arrived_bytes / (pages.max(1) as f64 * page_bytes)
+        self.met_bytes / (pages.max(1) as f64 * page_bytes)
     }
 
     /// The pressure after the class has got one more page, and its variance.
@@ -147,7 +164,7 @@ impl Pool<'_> {
         for (donor, receiver) in moves {
             let has_moved = match donor == large {
                 true => {
-                    let freed = self.evict_large(memory.page_bytes(), Take::Cold, now, swap);
+                    let freed = self.evict_large_for_page(now, swap);
                     memory.balance.lock().ignore_poison().from_large.push(receiver);
                     freed > 0
                 }
@@ -169,10 +186,29 @@ impl Pool<'_> {
         let needed = u64::from(memory.geometries[donor].slots) + self.kept_free(donor);
         let target = needed.saturating_sub(free) as usize;
         if target > 0 {
+            // The hand moves for another class: that is no pressure of this one. A count of another
+            // thread that is lost meanwhile makes a comparison worse and nothing wrong.
+            let spared = &memory.class_states[donor].spared;
+            let before = spared.load(Ordering::Relaxed);
             self.evict_class(donor, target, Take::Cold, now, swap);
+            spared.store(before, Ordering::Relaxed);
             self.flush();
         }
         self.evacuate_for(donor, Some(receiver), now, swap)
+    }
+
+    /// Evicts large items for a page of a class. Returns the bytes that they held. As in
+    /// [`Self::give_page`], the hand's way is no pressure of theirs.
+    pub(super) fn evict_large_for_page(&mut self, now: &Now, swap: &mut Swap<'_>) -> usize {
+        let memory = self.memory;
+        let counts = [&memory.large_spared, &memory.large_spared_bytes];
+        let before = counts.map(|count| count.load(Ordering::Relaxed));
+        let freed = self.evict_large(memory.page_bytes(), Take::Cold, now, swap);
+        counts
+            .iter()
+            .zip(before)
+            .for_each(|(count, before)| count.store(before, Ordering::Relaxed));
+        freed
     }
 
     /// Takes memory for a large item of `bytes`.
@@ -202,7 +238,8 @@ impl Pool<'_> {
 }
 
 impl Balance {
-    /// Counts the arrivals since the last call. Returns whether a comparison is due at `seconds`.
+    /// Counts what the hands met since the last call. Returns whether a comparison is due at
+    /// `seconds`.
     fn count(&mut self, memory: &Memory, seconds: u32) -> bool {
         let limit = memory.budget.limit() as f64;
         self.classes.resize(memory.classes.count() + 1, ClassDemand::default());
@@ -219,18 +256,19 @@ impl Balance {
         let left = LEFT_AFTER_SECOND.powi(passed as i32);
         self.fade(left);
         let most_bytes = limit / COUNTED_SHARE;
-        let bytes: f64 = self.classes.iter().map(|demand| demand.arrived_bytes).sum();
+        let bytes: f64 = self.classes.iter().map(|demand| demand.met_bytes).sum();
         if bytes > most_bytes {
             self.fade(most_bytes / bytes);
         }
         true
     }
 
-    /// Multiplies all counted arrivals by `left`, which is below 1.
+    /// Multiplies all counts by `left`, which is below 1.
     fn fade(&mut self, left: f64) {
         for demand in &mut self.classes {
+            demand.met *= left;
             demand.arrived *= left;
-            demand.arrived_bytes *= left;
+            demand.met_bytes *= left;
         }
     }
 
@@ -311,20 +349,27 @@ impl Balance {
 }
 
 impl Memory {
-    /// The items of a class, or of all large items, that arrivals follow from.
+    /// The items of a class, or all large ones, that its hand met and that it holds.
     fn count_class(&self, class: usize) -> Counted {
         let amount = |items: u64, bytes: u64| Amount { items: items as f64, bytes: bytes as f64 };
         let Some(state) = self.class_states.get(class) else {
-            let items = self.large_evictions.load(Ordering::Relaxed);
-            let bytes = self.large_evicted_bytes.load(Ordering::Relaxed);
+            let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
             let (live, live_bytes) = self.large.live_items_and_bytes();
-            return Counted { displaced: amount(items, bytes), held: amount(live, live_bytes) };
+            return Counted {
+                displaced: amount(load(&self.large_evictions), load(&self.large_evicted_bytes)),
+                spared: amount(load(&self.large_spared), load(&self.large_spared_bytes)),
+                held: amount(live, live_bytes),
+            };
         };
         let slot_bytes = u64::from(self.geometries[class].slot_bytes);
         let of_slots = |slots: u64| amount(slots, slots * slot_bytes);
         let evicted = state.evictions.load(Ordering::Relaxed);
         let displaced = evicted + state.displaced_by_moves.load(Ordering::Relaxed);
-        Counted { displaced: of_slots(displaced), held: of_slots(self.items_of(class)) }
+        Counted {
+            displaced: of_slots(displaced),
+            spared: of_slots(state.spared.load(Ordering::Relaxed)),
+            held: of_slots(self.items_of(class)),
+        }
     }
 
     /// Gives memory that large items gave up to the classes that it is for.
@@ -435,12 +480,12 @@ mod tests {
 
     const PAGE_BYTES: f64 = 65536.0;
 
-    fn demand(pages: usize, arrived: f64, slot_bytes: f64) -> ClassDemand {
-        let arrived_bytes = arrived * slot_bytes;
-        ClassDemand { pages, arrived, arrived_bytes, ..ClassDemand::default() }
+    fn demand(pages: usize, met: f64, slot_bytes: f64) -> ClassDemand {
+        let met_bytes = met * slot_bytes;
+        ClassDemand { pages, met, met_bytes, arrived: met, ..ClassDemand::default() }
     }
 
-    /// All moves from a state in which no more items come. Fails if they do not end.
+    /// All moves from a state in which the hands stand. Fails if they do not end.
     fn moves(classes: &[ClassDemand]) -> (Vec<(usize, usize)>, Vec<usize>) {
         let mut state = Balance { classes: classes.to_vec(), ..Balance::default() };
         let all: usize = classes.iter().map(|demand| demand.pages).sum();
@@ -464,6 +509,16 @@ mod tests {
         assert_eq!(pages, [1, 63]);
     }
 
+    /// One arrival makes the hand of a class whose items are all popular spare hundreds. Few such
+    /// bursts are chance, many are not.
+    #[test]
+    fn bursts_of_spared_items_move_nothing() {
+        let of_bursts = |arrived| ClassDemand { arrived, ..demand(2, 300.0 * arrived, 200.0) };
+        let others = demand(100, 2000.0, 1000.0);
+        assert_eq!(moves(&[of_bursts(1.0), others]).0, []);
+        assert!(!moves(&[of_bursts(100.0), others]).0.is_empty());
+    }
+
     #[test]
     fn a_class_of_short_items_gets_more_pages_for_the_same_bytes() {
         let (_, pages) = moves(&[demand(50, 20_000.0, 100.0), demand(50, 2000.0, 1000.0)]);
@@ -472,11 +527,12 @@ mod tests {
 
     #[test]
     fn long_items_do_not_starve() {
-        // By pressure alone, the long items would keep one page in a hundred.
-        let (_, pages) = moves(&[demand(999, 100_000.0, 64.0), demand(1, 100.0, 60_000.0)]);
+        // By pressure alone, the long items would keep one page, and live 14,000 times as short as
+        // the others.
+        let (_, pages) = moves(&[demand(999, 100_000.0, 64.0), demand(1, 100.0, 900_000.0)]);
         assert!((2..=50).contains(&pages[1]), "{pages:?}");
         let turnover = |class: &ClassDemand, pages: usize| class.turnover(pages, PAGE_BYTES);
-        let (short, long) = (demand(0, 100_000.0, 64.0), demand(0, 100.0, 60_000.0));
+        let (short, long) = (demand(0, 100_000.0, 64.0), demand(0, 100.0, 900_000.0));
         let ratio = turnover(&long, pages[1] + 1) / turnover(&short, pages[0] - 1);
         assert!(ratio <= STARVED, "{pages:?}");
     }

@@ -14,6 +14,7 @@ use super::header::{Header, ItemLayout};
 use super::page::PageState;
 use super::probation::{Probation, Victim};
 use super::{Item, ItemRef, Memory, Pool};
+use crate::Eviction;
 
 /// A callback into the engine: replaces exactly the item `old` (hash of its key, `old`, `new`) by
 /// its copy `new`, or unlinks it where `new` is None. Returns whether it did.
@@ -176,7 +177,7 @@ impl Pool<'_> {
     }
 
     /// Unlinks and retires one item if `take` selects it; returns whether it did. With
-    /// [`Take::Cold`] it clears the recency bit of an item that it spares. `class` is the class
+    /// [`Take::Cold`] it records that it spared an item. `class` is the class
     /// whose statistics count the item, if any. Requires: the caller holds a guard.
     pub(super) fn take_item(
         &mut self,
@@ -198,7 +199,10 @@ impl Pool<'_> {
         }
         if !is_dead && take != Take::All {
             if take == Take::Cold && header.is_recent() {
-                item.header_word().fetch_and(!Header::RECENT, Ordering::Relaxed);
+                item.spare(header, memory.eviction() == Eviction::Clock);
+                if let Some(class) = class {
+                    memory.class_states[class].spared.fetch_add(1, Ordering::Relaxed);
+                }
             }
             if take == Take::Dead || header.is_recent() {
                 return false;
@@ -257,6 +261,9 @@ impl Pool<'_> {
                     memory.large_evicted_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
                     memory.large.note_eviction(start, !header.never_expires());
                 }
+            } else if take == Take::Cold && header.is_recent() {
+                memory.large_spared.fetch_add(1, Ordering::Relaxed);
+                memory.large_spared_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
             }
         }
         freed
@@ -275,9 +282,7 @@ impl Pool<'_> {
         let classes = (0..memory.classes.count()).filter(|class| *class != receiver);
         let pages = classes.map(|class| memory.pages_of(class)).max().unwrap_or(0);
         let most_bytes = u64::from(pages) << memory.page_shift;
-        if memory.large.held_bytes() > most_bytes
-            && self.evict_large(memory.page_bytes(), Take::Cold, now, swap) > 0
-        {
+        if memory.large.held_bytes() > most_bytes && self.evict_large_for_page(now, swap) > 0 {
             return;
         }
         self.evacuate_donor(receiver, now, swap);
@@ -397,7 +402,7 @@ impl Pool<'_> {
         // published.
         unsafe { self.retire(gone) };
         if kept != gone && item.header().is_recent() {
-            self.mark_recent(kept);
+            self.copy_reads(kept, item.header());
         }
         has_moved
     }

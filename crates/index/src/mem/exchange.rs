@@ -33,7 +33,7 @@ pub fn changes_in_place() -> bool {
 
 impl Item<'_> {
     /// Changes the word from `word` to `new_word` if the pair of header and word still is
-    /// (`header`, `word`); returns whether it did. Unless `is_fetched`, clears the fetched bit too.
+    /// (`header`, `word`); returns whether it did. Unless `is_fetched`, forgets the reads too.
     /// This is the linearization point of an in-place update. Ordering: acquire and release; pairs
     /// with the acquire in [`Item::view`].
     ///
@@ -50,7 +50,7 @@ impl Item<'_> {
         is_fetched: bool,
     ) -> bool {
         assert!(!header.is_sealed(), "a sealed word is final");
-        let kept = if is_fetched { u64::MAX } else { !Header::FETCHED };
+        let kept = if is_fetched { u64::MAX } else { !Header::READS };
         self.exchange((header.0, word), (header.0 & kept, new_word))
     }
 

@@ -1,8 +1,8 @@
 //! The 8-byte header of an item, and where the item's other fields lie.
 //!
 //! ```text
-//! bit   0..2   state: 0 never used, 2 live, 3 retired
-//! bit   2      recent (CLOCK)          3  fetched (meta h)
+//! bit   0      live: linked, about to be, or just unlinked; not in a slot that was never used
+//! bit   1..4   reads (meta h, CLOCK)
 //! bit   4      stale (meta X)          5  won (meta W, Z)
 //! bit   6      sealed: the word is final
 //! bit   7..11  which fields follow: word, CAS id, flags, expiry
@@ -27,8 +27,17 @@ pub const WORD_BYTES: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Header(pub(super) u64);
 
-const LIVE: u64 = 2;
-const STATE_MASK: u64 = 3;
+const READS_SHIFT: u32 = 1;
+// What is known of an item's reads, a number of three bits. It tells an item that was read again
+// after its first read from one that was read once, and how often the hand still spares it.
+const UNREAD: u64 = 0;
+/// Read once, and not spared any more.
+const ONCE: u64 = 1;
+/// Read more than once, and not spared any more.
+const AGAIN: u64 = 3;
+/// How often the hand spares an item after its first read, and after any later one.
+const SPARED_ONCE: u64 = 1;
+const SPARED_AGAIN: u64 = 3;
 const STALE_SHIFT: u32 = 4;
 const WON_SHIFT: u32 = 5;
 const FIELDS_SHIFT: u32 = 7;
@@ -47,30 +56,57 @@ const ACCESS_BITS: u32 = 4;
 pub(super) const MAX_VALUE_BYTES: usize = (1 << 30) - 1;
 
 impl Header {
-    /// Set in the header of an item that was retired; clear in a live one.
-    pub(super) const RETIRED: u64 = 1;
-    /// The recency bit of CLOCK: the item was read since the hand last passed.
-    pub const RECENT: u64 = 1 << 2;
-    /// The item was read since it was written.
-    pub const FETCHED: u64 = 1 << 3;
+    /// Set in the header of a live item, and taken off when the item is retired.
+    pub(super) const LIVE: u64 = 1;
+    /// The bits of the item's reads.
+    pub(super) const READS: u64 = 7 << READS_SHIFT;
+    /// Those after the first read.
+    pub(super) const FIRST_READ: u64 = (ONCE + SPARED_ONCE) << READS_SHIFT;
+    /// Those after a later read, which change only when the hand passes.
+    pub(super) const LATER_READ: u64 = (AGAIN + SPARED_AGAIN) << READS_SHIFT;
 
     /// Whether the item was filled and not retired: it is linked, is about to be, or was just
     /// unlinked.
     #[inline]
     pub fn is_live(self) -> bool {
-        self.0 & STATE_MASK == LIVE
+        self.0 & Self::LIVE != 0
     }
 
-    /// Whether the item was read since the CLOCK hand last passed.
+    #[inline]
+    fn reads(self) -> u64 {
+        (self.0 & Self::READS) >> READS_SHIFT
+    }
+
+    /// Whether the CLOCK hand spares the item when it next passes.
     #[inline]
     pub fn is_recent(self) -> bool {
-        self.0 & Self::RECENT != 0
+        !matches!(self.reads(), UNREAD | ONCE | AGAIN)
     }
 
     /// Whether a client has read the item since it was written.
     #[inline]
     pub fn is_fetched(self) -> bool {
-        self.0 & Self::FETCHED != 0
+        self.reads() != UNREAD
+    }
+
+    /// Whether a read changes nothing.
+    #[inline]
+    pub(super) fn is_read_enough(self) -> bool {
+        self.0 & Self::READS >= Self::LATER_READ
+    }
+
+    /// This header after the hand has spared the item, which is recent: once less is left, or with
+    /// CLOCK's single bit nothing.
+    pub(super) fn passed(self, has_one_bit: bool) -> Self {
+        let reads = self.reads();
+        let least = if reads > AGAIN { AGAIN } else { ONCE };
+        let left = if has_one_bit { least } else { reads - 1 };
+        Self(self.0 & !Self::READS | left << READS_SHIFT)
+    }
+
+    /// This header with the reads of `other`.
+    pub(super) fn with_reads_of(self, other: Self) -> Self {
+        Self(self.0 & !Self::READS | other.0 & Self::READS)
     }
 
     /// Key length in bytes.
@@ -128,21 +164,21 @@ impl Header {
     /// stale nor won: in all that a write decides.
     #[inline]
     pub(super) fn is_written_like(self, other: Self) -> bool {
-        const HINTS: u64 = Header::RECENT | Header::FETCHED | u64::MAX << ACCESS_SHIFT;
+        const HINTS: u64 = Header::READS | u64::MAX << ACCESS_SHIFT;
         (self.0 ^ other.0) & !HINTS == 0
     }
 
-    /// This header with the recency and fetched bits set and an access at `seconds`
-    /// ([`Now::seconds`]) recorded.
+    /// This header after a read at `seconds` ([`Now::seconds`]).
     #[inline]
     pub(super) fn read_at(self, seconds: u32) -> Self {
-        let rest = self.0 & ((1 << ACCESS_SHIFT) - 1);
-        Self(rest | Self::RECENT | Self::FETCHED | access_code(seconds) << ACCESS_SHIFT)
+        let reads = if self.is_fetched() { Self::LATER_READ } else { Self::FIRST_READ };
+        let rest = self.0 & ((1 << ACCESS_SHIFT) - 1) & !Self::READS;
+        Self(rest | reads | access_code(seconds) << ACCESS_SHIFT)
     }
 
     /// The time of the last recorded access in the unit of [`Now::seconds`], rounded up by at most
     /// 1/16 (the header stores it in nine bits). The recorded accesses are writes (except in-place
-    /// changes of the word), the first read after a write, and the first read after the CLOCK hand
+    /// changes of the word), the first two reads after a write, and the first after the CLOCK hand
     /// has passed.
     pub fn last_access_seconds(self) -> u32 {
         let code = self.0 >> ACCESS_SHIFT;
@@ -155,7 +191,7 @@ impl Header {
     #[inline]
     pub(super) fn marks(self) -> MetaFlags {
         MetaFlags {
-            fetched: self.0 & Self::FETCHED != 0,
+            fetched: self.is_fetched(),
             stale: self.0 >> STALE_SHIFT & 1 != 0,
             won: self.0 >> WON_SHIFT & 1 != 0,
         }
@@ -237,12 +273,12 @@ impl ItemLayout {
             return None;
         }
         let choose = |condition, bit| if condition { bit } else { 0 };
-        let header = LIVE
+        let header = Header::LIVE
             | choose(value_bytes <= WORD_BYTES, HAS_WORD)
             | choose(item_write.cas.is_some(), HAS_CAS)
             | choose(item_write.flags != 0, HAS_FLAGS)
             | choose(item_write.expiry.0 != 0, HAS_EXPIRY)
-            | choose(item_write.meta_flags.fetched, Header::FETCHED)
+            | choose(item_write.meta_flags.fetched, ONCE << READS_SHIFT)
             | choose(item_write.meta_flags.stale, 1 << STALE_SHIFT)
             | choose(item_write.meta_flags.won, 1 << WON_SHIFT)
             | (u64::from(now.generation) & GENERATION_MASK) << GENERATION_SHIFT
@@ -260,7 +296,7 @@ impl ItemLayout {
         if value_bytes > MAX_VALUE_BYTES || key_bytes > usize::from(u8::MAX) {
             return None;
         }
-        let header = LIVE
+        let header = Header::LIVE
             | u64::from(value_bytes <= WORD_BYTES) << HAS_WORD.trailing_zeros()
             | u64::from(set.flags != 0) << HAS_FLAGS.trailing_zeros()
             | u64::from(set.expiry.0 != 0) << HAS_EXPIRY.trailing_zeros()
@@ -299,9 +335,12 @@ mod tests {
         seconds.sort_unstable();
         let mut last = 0;
         for seconds in seconds {
-            let header = Header(LIVE).read_at(seconds);
+            let header = Header(Header::LIVE).read_at(seconds);
             let code = header.0 >> ACCESS_SHIFT;
-            assert!(code >= last && header.looks_like(Header(LIVE).read_at(0)), "{seconds}");
+            assert!(
+                code >= last && header.looks_like(Header(Header::LIVE).read_at(0)),
+                "{seconds}"
+            );
             last = code;
             let told = header.last_access_seconds();
             assert!((seconds..=seconds.saturating_add(seconds / 16)).contains(&told), "{seconds}");

@@ -45,10 +45,10 @@ impl HeaderTemplate {
         won: false,
     };
 
-    /// The template of items with this header that have been read since they were written and since
-    /// the CLOCK hand last passed.
+    /// The template of items with this header that were read, and then again since the CLOCK hand
+    /// last passed: nothing is left to record of a read.
     pub fn of_read(header: Header) -> Self {
-        let header = Header(header.0 | Header::RECENT | Header::FETCHED);
+        let header = header.with_reads_of(Header(Header::LATER_READ));
         let meta_flags = header.marks();
         Self {
             header,

@@ -53,8 +53,8 @@ impl<'g> Item<'g> {
         self.reference
     }
 
-    /// The header as an atomic. Its recency, fetched, seal and access-time bits may change while
-    /// others read it; lengths and fields do not.
+    /// The header as an atomic. Its reads, seal and access time may change while others read it;
+    /// lengths and fields do not.
     #[inline]
     pub fn header_word(&self) -> &'g AtomicU64 {
         // SAFETY: a live item starts with its header, 8-byte aligned.
@@ -158,26 +158,30 @@ impl<'g> Item<'g> {
         Expiry(self.u32_at(header.flags_offset() + if header.has_flags() { 4 } else { 0 }))
     }
 
-    /// Sets the recency and fetched bits and records the time of the access, unless both bits are
-    /// set: the header of an item that is read all the time is not written all the time.
+    /// Records a read and its time, unless that changes nothing: the header of an item that is read
+    /// all the time is not written all the time.
     #[inline]
     pub fn mark_accessed(&self, header: Header, seconds: u32) {
-        const BITS: u64 = Header::RECENT | Header::FETCHED;
-        if header.0 & BITS == BITS {
+        if header.is_read_enough() {
             return;
         }
-        // Relaxed: the header's fields do not change, and the access time is a hint: if another
-        // thread changed the header meanwhile, setting the bits is enough.
+        // Relaxed: the header's fields do not change, and reads and time are hints. If another
+        // thread changed the header meanwhile, most likely by a read, that one is enough; but an
+        // item that was read must not look as if it was not.
         let (word, read) = (self.header_word(), header.read_at(seconds));
         let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
-        if word.compare_exchange(header.0, read.0, success, failure).is_err() {
-            word.fetch_or(BITS, Ordering::Relaxed);
+        let exchanged = word.compare_exchange(header.0, read.0, success, failure);
+        if exchanged.is_err_and(|word| !Header(word).is_fetched()) {
+            word.fetch_or(Header::FIRST_READ, Ordering::Relaxed);
         }
     }
 
-    /// Clears the recency bit: the CLOCK hand takes the item when it next passes.
-    pub fn forget_access(&self) {
-        self.header_word().fetch_and(!Header::RECENT, Ordering::Relaxed);
+    /// Records that the CLOCK hand has spared the item, whose header is `header` and recent. With
+    /// CLOCK's single bit it does so once.
+    pub fn spare(&self, header: Header, has_one_bit: bool) {
+        // Relaxed: reads are hints. Whoever changed the header meanwhile has read the item.
+        let (passed, ordering) = (header.passed(has_one_bit).0, Ordering::Relaxed);
+        _ = self.header_word().compare_exchange(header.0, passed, ordering, ordering);
     }
 
     /// Bytes of the item from its header on.
@@ -191,13 +195,13 @@ impl<'g> Item<'g> {
     pub fn change_word(&self, word: [u8; WORD_BYTES], is_fetched: bool) {
         // Release pairs with the acquire in `Item::view`.
         self.word().store(u64::from_le_bytes(word), Ordering::Release);
-        // A new value was not fetched yet. A plain store may undo a bit that a reader sets or the
-        // CLOCK hand clears meanwhile: these bits are hints and no part of the value. No other
-        // thread writes the header of a linked item whose word the caller may change.
+        // A new value was not read yet. A plain store may undo a read that is counted or forgotten
+        // meanwhile: reads are hints and no part of the value. No other thread writes the header of
+        // a linked item whose word the caller may change.
         let header = self.header_word();
         let word = header.load(Ordering::Relaxed);
-        if !is_fetched && word & Header::FETCHED != 0 {
-            header.store(word & !Header::FETCHED, Ordering::Relaxed);
+        if !is_fetched && word & Header::READS != 0 {
+            header.store(word & !Header::READS, Ordering::Relaxed);
         }
     }
 

@@ -61,13 +61,14 @@ pub use table::{Table, Zeroable};
 pub use writer::{Attempt, Writer, spared_by};
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use amalgam_op::{HashSeed, IgnorePoison};
 
+use crate::signal::Signal;
 use crate::sync::CachePadded;
-use crate::{ClassStatistics, Configuration, Eviction, MemoryLosses, MemoryStatistics, OpenError};
+use crate::{ClassStatistics, Configuration, MemoryLosses, MemoryStatistics, OpenError};
 use arena::Arena;
 use balance::Balance;
 use budget::Budget;
@@ -150,8 +151,10 @@ pub struct Memory {
     layout: SlotLayout,
     seed: HashSeed,
     evicts: bool,
-    /// Whether the policy is [`Eviction::Probation`]; it may change at any time.
-    uses_probation: AtomicBool,
+    /// Wakes maintenance.
+    pub(crate) signal: Signal,
+    /// The policy, an [`Eviction`](crate::Eviction); it may change at any time.
+    eviction: AtomicU8,
     max_item_bytes: usize,
     page_shift: u32,
     /// The page table, with an entry for each page up to the highest limit; those of pages that
@@ -184,6 +187,9 @@ pub struct Memory {
     large_evictions: AtomicU64,
     /// Their bytes.
     large_evicted_bytes: AtomicU64,
+    /// Large items that the hand met and spared, and their bytes.
+    large_spared: AtomicU64,
+    large_spared_bytes: AtomicU64,
     /// Bytes that are charged to the limit and that only large items take: of pages emptied, and of
     /// large items evicted, for them.
     kept_for_large: AtomicUsize,
@@ -237,6 +243,8 @@ struct ClassState {
     evictions: AtomicU64,
     /// The number of items that left with pages that the class gave away; not among `evictions`.
     displaced_by_moves: AtomicU64,
+    /// Items that the hand met and spared.
+    spared: AtomicU64,
     /// The number of evicted items that had an expiry.
     mortal_evictions: AtomicU64,
     /// The number of dead items that sweeps removed.
@@ -282,7 +290,8 @@ impl Memory {
             layout,
             seed: configuration.seed.clone(),
             evicts: configuration.evicts,
-            uses_probation: AtomicBool::new(configuration.eviction == Eviction::Probation),
+            signal: Signal::default(),
+            eviction: AtomicU8::new(configuration.eviction as u8),
             max_item_bytes: configuration.max_item_bytes,
             page_shift: page_bytes.trailing_zeros(),
             pages: Table::unlimited(page_count)?,
@@ -308,6 +317,8 @@ impl Memory {
             pages_moved: AtomicU64::new(0),
             large_evictions: AtomicU64::new(0),
             large_evicted_bytes: AtomicU64::new(0),
+            large_spared: AtomicU64::new(0),
+            large_spared_bytes: AtomicU64::new(0),
             kept_for_large: AtomicUsize::new(0),
             awaited_by_large: AtomicUsize::new(0),
             balance: Mutex::default(),

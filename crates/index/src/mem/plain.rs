@@ -165,10 +165,10 @@ impl Pool<'_> {
         let word = old.header_word();
         let header = Header(word.load(Ordering::Relaxed));
         debug_assert!(header.is_live(), "an item is retired once");
-        // A plain store, as in `Item::change_word`: it may undo a bit that a reader sets or the
-        // CLOCK hand clears meanwhile, and both are hints. A reader's exchange of the header fails
-        // after it, and sets bits only. Relaxed: as in `Pool::retire`.
-        word.store(header.0 | Header::RETIRED, Ordering::Relaxed);
+        // A plain store, as in `Item::change_word`: it may undo a read that is counted or forgotten
+        // meanwhile, and reads are hints. A reader's exchange of the header fails after it.
+        // Relaxed: as in `Pool::retire`.
+        word.store(header.0 & !Header::LIVE, Ordering::Relaxed);
         let bytes = header.bytes();
         add(&self.counters().items_total, 1);
         if bytes != new.layout.bytes() {
@@ -187,7 +187,7 @@ impl Pool<'_> {
         // SAFETY: this thread filled the item and published it to no other.
         let item = unsafe { Item::new(memory, new.reference) };
         // A walk of memory may have found the item live; it fails to unlink it.
-        item.header_word().fetch_or(Header::RETIRED, Ordering::Relaxed);
+        item.header_word().fetch_and(!Header::LIVE, Ordering::Relaxed);
         self.push_retired(Retired::item(new.reference), new.layout.bytes());
     }
 

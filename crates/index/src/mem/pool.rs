@@ -33,6 +33,9 @@ const FREES_AHEAD: usize = 8;
 const MAGAZINE_SLOTS: usize = BAG_ITEMS;
 /// The credit of a class that has free slots or pages to take: it does not run out.
 pub(super) const NO_TRADE: u32 = u32::MAX;
+/// A worker wakes maintenance when it has evicted 1/BALANCED_SHARE of the memory limit: how fast
+/// pages move between classes follows from how fast items come.
+const BALANCED_SHARE: usize = 256;
 /// Empty bags kept for reuse.
 const SPARE_BAGS: usize = 8;
 
@@ -53,6 +56,8 @@ pub struct Pool<'m> {
     cas_ids: CasIds,
     /// A slot that `make_room` found for an item of the class.
     pub(super) aside: Option<(usize, ItemRef)>,
+    /// The bytes evicted since this pool last woke maintenance, which balances the classes.
+    evicted_bytes: usize,
     /// The value of [`Memory::pressure`] when this pool last gave up its pages.
     pressure: u64,
 }
@@ -142,6 +147,7 @@ impl<'m> Pool<'m> {
             spare_bags: Vec::new(),
             cas_ids: CasIds::default(),
             aside: None,
+            evicted_bytes: 0,
             pressure: 0,
         }
     }
@@ -286,13 +292,16 @@ impl<'m> Pool<'m> {
         slot
     }
 
-    /// Sets the recency bit of an item that this thread just published.
-    pub(super) fn mark_recent(&self, item: ItemRef) {
+    /// Gives an item that this thread just published the reads of `header`.
+    pub(super) fn copy_reads(&self, item: ItemRef, header: Header) {
         let _guard = self.pin();
         // SAFETY: this thread filled the item; a thread that has retired it since waits for this
         // guard, or the caller's guard kept it from being retired before.
         let item = unsafe { Item::new(self.memory.arena.at(item.to_bits()), item) };
-        item.header_word().fetch_or(Header::RECENT, Ordering::Relaxed);
+        // Relaxed: reads are hints. Whoever changed the header meanwhile has read the item.
+        let (before, ordering) = (item.header(), Ordering::Relaxed);
+        let after = before.with_reads_of(header).0;
+        _ = item.header_word().compare_exchange(before.0, after, ordering, ordering);
     }
 
     /// Gives back a slot that was not filled.
@@ -316,7 +325,7 @@ impl<'m> Pool<'m> {
         // SAFETY: the slot is not reused before the item is retired, which happens here.
         let item = unsafe { Item::new(self.memory.arena.at(item.to_bits()), item) };
         // Relaxed: walks of memory that still see the item live fail to unlink it.
-        let header = Header(item.header_word().fetch_or(Header::RETIRED, Ordering::Relaxed));
+        let header = Header(item.header_word().fetch_and(!Header::LIVE, Ordering::Relaxed));
         debug_assert!(header.is_live(), "an item is retired once");
         let bytes = header.bytes();
         let counters = self.counters();
@@ -342,6 +351,11 @@ impl<'m> Pool<'m> {
             let counters = self.counters();
             add(&counters.evictions, 1);
             add(&counters.evicted_unfetched, u64::from(!header.is_fetched()));
+            self.evicted_bytes += header.bytes();
+            if self.evicted_bytes > self.memory.budget.limit() / BALANCED_SHARE {
+                self.evicted_bytes = 0;
+                self.memory.signal.raise();
+            }
         } else {
             self.note_reclaimed(&item.view());
         }

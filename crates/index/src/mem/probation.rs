@@ -89,24 +89,21 @@ impl Probation {
 impl Memory {
     /// The policy in force.
     pub fn eviction(&self) -> Eviction {
-        if self.uses_probation() { Eviction::Probation } else { Eviction::Clock }
+        // Relaxed: any policy may choose the next victim. That nothing stays behind follows from
+        // the locks in `set_eviction`.
+        Eviction::ALL[usize::from(self.eviction.load(Ordering::Relaxed))]
     }
 
     pub(super) fn uses_probation(&self) -> bool {
-        // Relaxed: either policy may choose the next victim. That nothing stays behind follows from
-        // the locks in `set_eviction`.
-        self.uses_probation.load(Ordering::Relaxed)
+        self.eviction() == Eviction::Probation
     }
 
     /// Changes the policy, while any thread may evict. No item leaves for it. Probation begins with
     /// empty lists, and gives the memory of lists and ghosts back when it ends. Locks each list and
     /// the ghosts, one after the other.
     pub fn set_eviction(&self, policy: Eviction) {
-        let uses_probation = policy == Eviction::Probation;
-        if self.uses_probation.swap(uses_probation, Ordering::Relaxed) == uses_probation {
-            return;
-        }
-        if uses_probation {
+        let before = self.eviction.swap(policy as u8, Ordering::Relaxed);
+        if policy == Eviction::Probation || before != Eviction::Probation as u8 {
             return;
         }
         // A thread that saw the former policy adds to a list, or to the ghosts, under the lock of

@@ -55,7 +55,7 @@ impl<const SLOTS: usize, V: Variant> Engine for Memc3Engine<SLOTS, V> {
     }
 
     fn maintenance_signal(&self) -> &Signal {
-        &self.items.signal
+        &self.items.memory.signal
     }
 
     fn maintain(worker: &mut Self::Worker<'_>, now: &Now) -> bool {

@@ -10,7 +10,6 @@ use super::cuckoo::{BucketPair, Cuckoo, ItemHashes, Layer, STRIPES, View};
 use super::path::{MAX_DISPLACEMENTS, PathFinder};
 use super::table::Table;
 use super::word::Word;
-use crate::maintenance::Signal;
 use crate::mem::{Grace, Guard, Item, ItemRef, Memory, Pool, SlotLayout};
 use crate::simd::Fastest;
 use crate::{Configuration, OpenError, PathSearch, Statistics};
@@ -34,7 +33,6 @@ pub(super) struct ItemTable<const SLOTS: usize> {
     /// Locked by every write if [`crate::Tuning::single_writer`] asks for the paper's one writer
     /// at a time; else None.
     single_writer: Option<Mutex<()>>,
-    pub(super) signal: Signal,
     /// Held by the thread that adds the next layer.
     growing: Mutex<()>,
     /// Layers that were taken out of the chain. Each is dropped after its grace period.
@@ -91,7 +89,6 @@ impl<const SLOTS: usize> ItemTable<SLOTS> {
             evicts: configuration.evicts,
             grows: tuning.grows,
             single_writer: tuning.single_writer.then(Mutex::default),
-            signal: Signal::default(),
             growing: Mutex::default(),
             retired: Mutex::default(),
             has_retired: AtomicBool::new(false),
@@ -171,7 +168,7 @@ impl<const SLOTS: usize> ItemTable<SLOTS> {
     /// Wakes the maintenance thread if the table should grow soon.
     pub(super) fn check_growth(&self, view: &View<'_, SLOTS>) {
         if self.grows && view.root.next().is_none() && self.is_crowded(view) {
-            self.signal.raise();
+            self.memory.signal.raise();
         }
     }
 

@@ -3,7 +3,7 @@
 //! room. `docs/memc3.md` describes the layout and argues why no reader misses a present key.
 //!
 //! Invariants, apart from those of the modules:
-//! 1. Readers store nothing to shared memory but an item's recency and fetched bits.
+//! 1. Readers store nothing to shared memory but in an item's header, that it was read.
 //! 2. No item is read to move another within a table; only growth reads keys.
 //! 3. An insert into a full pair of buckets ends in a path, in growth, in the eviction of one item
 //!    or in `OutOfMemory`, within named bounds.

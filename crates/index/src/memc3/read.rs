@@ -1,4 +1,4 @@
-//! Reads: no lock, and no store to shared memory but an item's recency and fetched bits.
+//! Reads: no lock, and no store to shared memory but in an item's header, that it was read.
 //!
 //! A read takes these steps, in this order; nearly every hit ends with step 2:
 //! 1. *Optimistic probe*: compare the tag with all slots of both buckets, and load the first word

@@ -35,7 +35,6 @@ pub struct MercuryEngine<L: Locking> {
     pub(super) memory: Arc<Memory>,
     pub(super) tables: Tables<L>,
     pub(super) expander: Expander,
-    pub(super) signal: Signal,
 }
 
 /// A worker of a [`MercuryEngine`].
@@ -121,12 +120,11 @@ impl<L: Locking> Engine for MercuryEngine<L> {
             memory,
             expander: Expander::new(configuration.tuning.grows, buckets, smallest),
             tables: Tables::new(first, configuration.workers),
-            signal: Signal::default(),
         })
     }
 
     fn maintenance_signal(&self) -> &Signal {
-        &self.signal
+        &self.memory.signal
     }
 
     fn maintain(worker: &mut MercuryWorker<'_, L>, now: &Now) -> bool {
@@ -246,7 +244,7 @@ impl<L: Locking> MercuryWorker<'_, L> {
         let items = self.engine.memory.items() as usize;
         let threshold = self.engine.expander.threshold();
         if items > threshold && !self.engine.expander.is_running() {
-            self.engine.signal.raise();
+            self.engine.memory.signal.raise();
         }
         self.is_overdue = items / OVERDUE > threshold;
     }

@@ -52,7 +52,7 @@ impl<const SLOTS: usize> crate::Engine for PipelineEngine<SLOTS> {
     }
 
     fn maintenance_signal(&self) -> &Signal {
-        &self.0.signal
+        &self.0.memory.signal
     }
 
     fn maintain(worker: &mut Self::Worker<'_>, now: &Now) -> bool {

@@ -1,5 +1,5 @@
-//! Reads, which take no lock and store to no shared memory except an item's header (recency and
-//! fetched bits).
+//! Reads, which take no lock and store to no shared memory except an item's header (that it
+//! was read).
 //!
 //! The keys of a batch go through three stages, as in the hardware: prefetch the line of the
 //! bucket; compare the key with all slots of the bucket and prefetch the item of the candidate

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::layout::{Bucket, Locator};
 use super::slots::{LockedBucket, Slots};
-use crate::maintenance::Signal;
 use crate::mem::{Guard, Item, ItemRef, Memory, SlotLayout};
 use crate::simd::Fastest;
 use crate::sync::{AtomicU64, Ordering};
@@ -32,7 +31,6 @@ pub(super) struct Store<const SLOTS: usize> {
     pub(super) slots: Slots<SLOTS>,
     pub(super) compare: Fastest,
     pub(super) evicts: bool,
-    pub(super) signal: Signal,
     /// Items that were refused because their bucket was full.
     pub(super) refused: AtomicU64,
 }
@@ -58,7 +56,6 @@ impl<const SLOTS: usize> Store<SLOTS> {
             slots,
             compare: Fastest::here(),
             evicts: configuration.evicts,
-            signal: Signal::default(),
             refused: AtomicU64::new(0),
         })
     }

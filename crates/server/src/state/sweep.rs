@@ -93,7 +93,7 @@ impl<'s, S: Store> Sweep<'s, S> {
             ControlFlow::Continue(())
         });
         crawler.checked.fetch_add(checked, Ordering::Relaxed);
-        // A read that finds a dead item removes it. A quiet one leaves the recency bits alone.
+        // A read that finds a dead item removes it. A quiet one is not recorded.
         let verb = Verb::Get(Get { is_quiet_access: true, ..Get::default() });
         for key in self.dead.drain(..) {
             let key = Key::new(&key, index.seed());
