@@ -477,7 +477,7 @@ fn configuration(options: &NodeOptions, extended: &Extended) -> anyhow::Result<N
     let evicts = options.mode == Some(Mode::Cache);
     let eviction = extended.eviction;
     ensure!(
-        !extended.chooses_eviction,
+        extended.chooses_eviction != Some(true),
         "-o eviction=auto is for a server without a cluster: nodes do not compare the policies"
     );
     ensure!(

@@ -22,8 +22,8 @@ pub struct Extended {
     pub hash_power: Option<u32>,
     /// `eviction`: how the victims of eviction are chosen; `None` where it was not given.
     pub eviction: Option<Eviction>,
-    /// `eviction=auto`: whether the policy follows the load.
-    pub chooses_eviction: bool,
+    /// Whether the policy follows the load (`eviction=auto`); `None` where no policy was given.
+    pub chooses_eviction: Option<bool>,
     /// `mrc` or `no_mrc`: whether the miss ratio with other memory sizes is estimated; `None` where
     /// neither was given.
     pub estimates_misses: Option<bool>,
@@ -52,11 +52,11 @@ const EVERYWHERE: &[(&str, &str)] = &[
 
 /// The policy of eviction, which nodes of a cluster have too.
 const EVICTION: (&str, &str) =
-    ("eviction=POLICY", "clock or probation; of a node, with --mode cache alone [default: clock]");
+    ("eviction=POLICY", "clock, gclock, probation; of a node, with --mode cache alone");
 
 /// Those that nodes of a cluster do not have.
 const WITHOUT_A_CLUSTER: &[(&str, &str)] = &[
-    ("eviction=auto", "The one of clock and probation that misses less"),
+    ("eviction=auto", "The one of these three that misses least [default]"),
     ("hashpower=NUM", "Room for 2 to the power of NUM items, 12 to 32 [default: grows]"),
     ("mrc, no_mrc", "Estimate the misses with other memory sizes, or not [default: mrc]"),
 ];
@@ -149,7 +149,7 @@ pub fn parse(list: &str) -> anyhow::Result<Extended> {
             }
             "eviction" => {
                 let given = value.unwrap_or_default();
-                extended.chooses_eviction = given == AUTO;
+                extended.chooses_eviction = Some(given == AUTO);
                 let policy = match given {
                     AUTO => Some(Eviction::default()),
                     _ => Eviction::from_name(given),
@@ -175,7 +175,7 @@ pub fn parse(list: &str) -> anyhow::Result<Extended> {
             _ => bail!("unknown extended option '{name}'; see amalgam serve --help"),
         }
     }
-    if extended.chooses_eviction && extended.estimates_misses == Some(false) {
+    if extended.chooses_eviction == Some(true) && extended.estimates_misses == Some(false) {
         bail!("-o eviction={AUTO} needs the estimate of misses; leave no_mrc out");
     }
     Ok(extended)
@@ -253,12 +253,12 @@ mod tests {
         for (list, policy, chooses) in [
             ("eviction=clock", Eviction::Clock, false),
             ("eviction=probation", Eviction::Probation, false),
-            ("eviction=auto", Eviction::Clock, true),
+            ("eviction=auto", Eviction::GClock, true),
             ("eviction=auto,eviction=probation,no_mrc", Eviction::Probation, false),
         ] {
             let extended = parse(list).unwrap();
             let shown = (extended.eviction, extended.chooses_eviction);
-            assert_eq!(shown, (Some(policy), chooses), "{list}");
+            assert_eq!(shown, (Some(policy), Some(chooses)), "{list}");
         }
         for list in [
             "eviction=POLICY",

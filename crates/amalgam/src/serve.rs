@@ -200,6 +200,7 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
          ssl_verify_mode=2)"
     );
     let (listen, listen_udp) = listen(options)?;
+    let estimates_misses = extended.estimates_misses.unwrap_or(defaults.estimates_misses);
     Ok(Settings {
         listen,
         listen_udp,
@@ -211,8 +212,8 @@ fn settings(options: &Options, extended: &Extended) -> anyhow::Result<Settings> 
         memory_bytes,
         evicts: !options.disable_evictions,
         eviction: extended.eviction.unwrap_or(defaults.eviction),
-        chooses_eviction: extended.chooses_eviction,
-        estimates_misses: extended.estimates_misses.unwrap_or(defaults.estimates_misses),
+        chooses_eviction: extended.chooses_eviction.unwrap_or(estimates_misses),
+        estimates_misses,
         max_item_bytes,
         hands_out_cas: !options.disable_cas,
         allows_shutdown: options.enable_shutdown,

@@ -38,10 +38,10 @@ pub struct Configuration {
 pub enum Eviction {
     /// CLOCK with one recency bit (MemC3, section 3.3): an item leaves when the hand passes it for
     /// the second time since it was read, or for the first if it was never read.
-    #[default]
     Clock,
     /// CLOCK with a count (GCLOCK; Effelsberg and Haerder, TODS 1984): an item is spared once after
     /// its first read, and three times after any later one.
+    #[default]
     GClock,
     /// GCLOCK, and new items that are not read leave sooner (S3-FIFO, SOSP 2023): how much sooner
     /// follows from the keys that return after their eviction (ARC, FAST 2003).

@@ -3,9 +3,9 @@
 //! Miniature simulation (Waldspurger et al., ATC 2017): the keys whose hashes lie below a threshold
 //! are a sample of the load. Their requests drive one small cache for each of [`SIZES`] memory
 //! sizes, with the sampled share of that memory. As a key is sampled always or never, the small
-//! caches see every reuse of their keys. A simulated cache evicts as the engines do: CLOCK with one
-//! bit among items of similar length, and memory moves between lengths until each loses equally
-//! many items for its bytes.
+//! caches see every reuse of their keys. A simulated cache evicts as the engines do: by CLOCK with
+//! one bit or a count among items of similar length, and memory moves between lengths until the
+//! hands pass equally many items for the bytes of each.
 //!
 //! Misses are counted per read of the whole load, so that a hot key does no harm by its presence in
 //! the sample, or absence (SHARDS-adj, FAST 2015), and scaled so that the present size has the
@@ -17,12 +17,18 @@
 //! 2. A key is in the table if and only if a simulated cache holds it.
 //! 3. A simulated cache holds no more bytes than its size.
 //!
-//! One more cache of the present size can evict by another policy, on [`Trial`].
+//! [`Trial`] compares two policies of eviction at the present size.
 
 mod candidate;
+mod keys;
+mod policy;
 mod trial;
 
-pub use trial::{Policy, Trial};
+use keys::{Keys, NONE};
+use policy::Reads;
+
+pub use policy::Policy;
+pub use trial::Trial;
 
 /// The number of simulated memory sizes.
 pub const SIZES: usize = 8;
@@ -34,15 +40,11 @@ pub const QUARTERS: [u32; SIZES] = [1, 2, 3, 4, 6, 8, 12, 16];
 pub const PRESENT: usize = 3;
 
 /// The most keys in the sample.
-pub const MOST_KEYS: usize = 16_000;
+pub const MOST_KEYS: usize = 15_000;
 
 /// At first one key in `1 << FIRST_SHIFT` is sampled: requests of sampled keys cost several times
 /// as much as others, so that more would slow a server down.
 const FIRST_SHIFT: u32 = 7;
-
-/// The same for a comparison of policies, as small caches have few items. Where a cache is large
-/// the rate falls at once, as there are more than [`MOST_KEYS`].
-const FIRST_SHIFT_OF_TRIAL: u32 = 5;
 
 /// Fewer sampled reads than this say nothing.
 const LEAST_READS: f64 = 2000.0;
@@ -57,9 +59,6 @@ const MOST_CORRECTION: f64 = 1.2;
 /// Smaller differences than this between two ratios do not matter.
 const LEAST_DIFFERENCE: f64 = 0.005;
 
-/// Lists of hash values.
-const BUCKETS: usize = 16_384;
-
 /// Lengths are grouped into two classes for each power of two.
 const CLASSES: usize = 32;
 
@@ -69,13 +68,10 @@ const SHORTEST_BITS: u32 = 5;
 /// Evictions from a class before another is chosen: to choose one is half of the work.
 const TURNS: u32 = 8;
 
-/// The end of a list.
-const NONE: u16 = u16::MAX;
-
 /// A request of a sampled key.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// The hash of the key. Requires: it is below [`MissRatioCurve::threshold`] and well mixed.
+    /// The hash of the key, well mixed.
     pub hash: u64,
     /// What was done.
     pub kind: AccessKind,
@@ -135,19 +131,15 @@ struct Links {
     next: u16,
 }
 
+/// What the simulated caches know of a key's item.
+#[derive(Clone, Copy)]
 struct Entry {
-    hash: u64,
-    item: SampledItem,
-    /// The next entry in the bucket, or in the list of free entries.
-    chain: u16,
+    bytes: u32,
     class: u8,
     /// A bit for each simulated cache that holds the item.
     held: u8,
-    /// A bit for each simulated cache in which the item was read since CLOCK's hand passed it.
-    recent: u8,
-    /// Whether the client was told lately that there is no such item. Its next store fills the
-    /// cache: with more memory it would not be sent.
-    is_missed: bool,
+    /// What each simulated cache knows of the item's reads.
+    reads: [Reads; SIZES],
     links: [Links; SIZES],
 }
 
@@ -157,8 +149,8 @@ struct Queue {
     first: u16,
     last: u16,
     bytes: u64,
-    /// Items evicted lately.
-    evicted: f32,
+    /// Items that the hand met lately.
+    passed: f32,
 }
 
 /// One simulated cache.
@@ -168,8 +160,8 @@ struct Cache {
     classes: u32,
     bytes: u64,
     limit: u64,
-    /// Bytes evicted since the counts of evictions were halved.
-    evicted_bytes: u64,
+    /// The bytes of items met since the counts of them were halved.
+    passed_bytes: u64,
     /// The class to evict from, and how often before it is chosen anew.
     donor: usize,
     turns_left: u32,
@@ -177,12 +169,11 @@ struct Cache {
 
 /// The simulated caches, and what they missed. Not shared: its owner locks it.
 pub struct MissRatioCurve {
+    keys: Keys,
+    /// By the positions of the keys.
     entries: Vec<Entry>,
-    buckets: Box<[u16]>,
-    free: u16,
-    keys: usize,
     caches: Box<[Cache; SIZES]>,
-    shift: u32,
+    policy: Policy,
     /// The present memory in bytes of items, of the whole load.
     memory_bytes: f64,
     /// Sampled reads by the set of caches that held the item, as in [`Entry::held`].
@@ -192,59 +183,37 @@ pub struct MissRatioCurve {
     misses: f64,
     seconds: u32,
     halved_seconds: u32,
-    /// No item expires before this second.
-    first_expiry_seconds: u32,
-    /// The comparison of policies at the present size, if one was asked for.
-    trial: Option<Box<Trial>>,
 }
 
 impl MissRatioCurve {
     /// Simulates around a cache that can hold this many bytes of items.
     pub fn new(memory_bytes: f64) -> Self {
         let mut curve = Self {
-            // The system gives memory as entries are written.
+            keys: Keys::new(FIRST_SHIFT, MOST_KEYS),
             entries: Vec::with_capacity(MOST_KEYS),
-            buckets: vec![NONE; BUCKETS].into(),
-            free: NONE,
-            keys: 0,
             caches: Box::new([Cache::EMPTY; SIZES]),
-            shift: FIRST_SHIFT,
+            policy: Policy::GClock,
             memory_bytes,
             reads: Box::new([0.0; 1 << SIZES]),
             requests: 0.0,
             misses: 0.0,
             seconds: 0,
             halved_seconds: 0,
-            first_expiry_seconds: u32::MAX,
-            trial: None,
         };
         curve.resize(memory_bytes);
         curve
     }
 
-    /// Compares CLOCK with quick demotion, too. Requires: nothing was played yet.
-    pub fn with_trial(mut self) -> Self {
-        self.trial = Some(Box::default());
-        self.shift = FIRST_SHIFT_OF_TRIAL;
-        self.resize(self.memory_bytes);
-        self
-    }
-
-    /// The comparison of the policies, if there is one.
-    pub fn trial(&self) -> Option<&Trial> {
-        self.trial.as_deref()
-    }
-
     /// Keys with hashes below this are sampled.
     pub fn threshold(&self) -> u64 {
-        u64::MAX >> self.shift
+        self.keys.threshold()
     }
 
-    /// Bytes of the simulation, at most, without those of a [`Trial`].
+    /// Bytes of the simulation, at most.
     pub const fn most_bytes() -> usize {
         size_of::<Self>()
+            + Keys::most_bytes(MOST_KEYS)
             + MOST_KEYS * size_of::<Entry>()
-            + BUCKETS * size_of::<u16>()
             + SIZES * size_of::<Cache>()
             + (size_of::<f64>() << SIZES)
     }
@@ -253,21 +222,20 @@ impl MissRatioCurve {
     pub fn resize(&mut self, memory_bytes: f64) {
         self.memory_bytes = memory_bytes;
         for (cache, quarters) in self.caches.iter_mut().zip(QUARTERS) {
-            let share = f64::from(quarters) / 4.0 / (1u64 << self.shift) as f64;
+            let share = f64::from(quarters) / 4.0 * self.keys.rate();
             cache.limit = (memory_bytes * share) as u64;
         }
         (0..SIZES).for_each(|size| self.evict(size));
-        if let Some(trial) = &mut self.trial {
-            trial.candidate.set_limit(self.caches[PRESENT].limit);
-        }
-        self.evict_candidate();
+    }
+
+    /// Changes the policy of eviction. Probation is simulated by [`Policy::GClock`].
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
     }
 
     /// Forgets all items, as after a flush.
     pub fn forget_items(&mut self) {
-        for at in 0..self.entries.len() {
-            self.remove(at as u16);
-        }
+        self.keys.positions().into_iter().for_each(|at| self.remove(at));
     }
 
     /// Forgets all reads.
@@ -287,24 +255,10 @@ impl MissRatioCurve {
             self.halved_seconds += halvings * HALF_LIFE_SECONDS;
             let left = 0.5f64.powi(halvings.min(1000) as i32);
             self.fade(left);
-            self.trial.iter_mut().for_each(|trial| trial.fade(left));
             self.requests *= left;
             self.misses *= left;
         }
-        if seconds >= self.first_expiry_seconds {
-            self.first_expiry_seconds = u32::MAX;
-            for at in 0..self.entries.len() {
-                let expiry = self.entries[at].item.expiry_seconds;
-                if !self.is_held(at as u16) || expiry == 0 {
-                    continue;
-                }
-                if expiry <= seconds {
-                    self.remove(at as u16);
-                } else {
-                    self.first_expiry_seconds = self.first_expiry_seconds.min(expiry);
-                }
-            }
-        }
+        self.keys.expired(seconds).into_iter().for_each(|at| self.remove(at));
     }
 
     /// Counts reads of the real cache, sampled or not.
@@ -313,38 +267,31 @@ impl MissRatioCurve {
         self.misses += misses as f64;
     }
 
-    /// Plays a request of a sampled key.
+    /// Plays a request of a key; one that is not sampled changes nothing.
     pub fn access(&mut self, access: Access) {
         let Access { hash, kind } = access;
-        // The threshold may have fallen since the key was chosen.
         if hash >= self.threshold() {
             return;
         }
-        let found = self.find(hash);
-        if matches!(kind, AccessKind::Hit(_) | AccessKind::Miss) {
-            self.compare(found);
-        }
+        let found = self.keys.find(hash);
         match kind {
             AccessKind::Miss => {
                 let held = found.map_or(0, |at| {
-                    let entry = &mut self.entries[usize::from(at)];
-                    entry.is_missed = true;
-                    entry.recent |= entry.held;
-                    entry.held
+                    self.keys.set_missed(at, true);
+                    self.entries[usize::from(at)].read()
                 });
                 self.reads[usize::from(held)] += 1.0;
             }
             AccessKind::Hit(item) => match found {
                 Some(at) => {
                     let entry = &mut self.entries[usize::from(at)];
-                    let held = entry.held;
+                    let held = entry.read();
                     self.reads[usize::from(held)] += 1.0;
-                    entry.is_missed = false;
-                    entry.recent |= held;
-                    let is_same = held == u8::MAX && entry.item.bytes == item.bytes;
-                    self.set_expiry(at, item);
-                    if !is_same || !self.is_in_candidate(at) {
-                        self.put(at, item, !held, false);
+                    let is_same = held == u8::MAX && entry.bytes == item.bytes;
+                    self.keys.set_missed(at, false);
+                    self.keys.set_expiry(at, item.expiry_seconds);
+                    if !is_same {
+                        self.put(at, item, !held);
                     }
                 }
                 // Stored before the simulation began: a hit at all sizes.
@@ -352,16 +299,14 @@ impl MissRatioCurve {
             },
             AccessKind::Store(item) => match found {
                 Some(at) => {
-                    let entry = &mut self.entries[usize::from(at)];
-                    let is_fill = std::mem::take(&mut entry.is_missed);
-                    if !is_fill {
-                        entry.recent = 0;
+                    if !self.keys.set_missed(at, false) {
+                        self.entries[usize::from(at)].reads = [Reads::NONE; SIZES];
                         let older = self.with_later_items(at);
                         self.unlink(at, older);
                     }
                     let lacking = !self.entries[usize::from(at)].held;
-                    self.set_expiry(at, item);
-                    self.put(at, item, lacking, !is_fill);
+                    self.keys.set_expiry(at, item.expiry_seconds);
+                    self.put(at, item, lacking);
                 }
                 None => self.insert(hash, item),
             },
@@ -372,10 +317,10 @@ impl MissRatioCurve {
     /// What is known.
     pub fn estimate(&self) -> Estimate {
         let sampled_reads: f64 = self.reads.iter().sum();
-        let rate = 1.0 / (1u64 << self.shift) as f64;
+        let rate = self.keys.rate();
         let has_enough = sampled_reads >= LEAST_READS && self.requests > 0.0;
         let curve = if has_enough { self.curve(rate) } else { Curve::TooFew };
-        Estimate { curve, sampled_keys: self.keys, sampled_reads, rate }
+        Estimate { curve, sampled_keys: self.keys.count(), sampled_reads, rate }
     }
 
     /// The curve from what was counted at this rate. Requires: there were requests.
@@ -403,106 +348,43 @@ impl MissRatioCurve {
         self.reads.iter_mut().for_each(|reads| *reads *= left);
     }
 
-    fn find(&self, hash: u64) -> Option<u16> {
-        let mut at = self.buckets[bucket(hash)];
-        while at != NONE {
-            let entry = &self.entries[usize::from(at)];
-            if entry.hash == hash {
-                return Some(at);
-            }
-            at = entry.chain;
-        }
-        None
-    }
-
-    /// Stores a key that is not in the table, in all caches.
+    /// Stores a key that is not in the sample, in all caches.
     fn insert(&mut self, hash: u64, item: SampledItem) {
-        while self.free == NONE && self.entries.len() == MOST_KEYS {
-            self.halve_rate();
+        while self.keys.is_full() {
+            self.keys.halve_rate().into_iter().for_each(|at| self.remove(at));
+            self.fade(0.5);
+            self.resize(self.memory_bytes);
         }
         if hash >= self.threshold() {
             return;
         }
-        let chain = self.buckets[bucket(hash)];
+        let at = self.keys.insert(hash);
+        self.keys.set_expiry(at, item.expiry_seconds);
         let links = [Links { previous: NONE, next: NONE }; SIZES];
         let class = class_of(item.bytes);
-        let (held, recent, is_missed) = (0, 0, false);
-        let entry = Entry { hash, item, chain, class, held, recent, is_missed, links };
-        let at = self.free;
-        let at = if at == NONE {
+        let entry = Entry { bytes: item.bytes, class, held: 0, reads: [Reads::NONE; SIZES], links };
+        if self.entries.len() <= usize::from(at) {
             self.entries.push(entry);
-            (self.entries.len() - 1) as u16
         } else {
-            self.free = self.entries[usize::from(at)].chain;
             self.entries[usize::from(at)] = entry;
-            at
-        };
-        self.buckets[bucket(hash)] = at;
-        self.keys += 1;
-        self.set_expiry(at, item);
-        self.put(at, item, u8::MAX, true);
-    }
-
-    /// Counts a read in both caches that are compared.
-    fn compare(&mut self, found: Option<u16>) {
-        if let Some(trial) = &mut self.trial {
-            let held = found.map_or(0, |at| self.entries[usize::from(at)].held);
-            trial.read(found, held >> PRESENT & 1 != 0);
         }
-    }
-
-    /// Whether the cache of the trial holds an entry; true without a trial.
-    fn is_in_candidate(&self, at: u16) -> bool {
-        self.trial.as_ref().is_none_or(|trial| trial.candidate.holds(at))
-    }
-
-    /// Evicts until the cache of the trial is within its limit.
-    fn evict_candidate(&mut self) {
-        while let Some(at) = self.trial.as_mut().and_then(|trial| trial.candidate.evict()) {
-            if self.entries[usize::from(at)].held == 0 {
-                self.release(at);
-            }
-        }
-    }
-
-    /// Whether a cache holds an entry.
-    fn is_held(&self, at: u16) -> bool {
-        let trial = self.trial.as_ref();
-        self.entries[usize::from(at)].held != 0
-            || trial.is_some_and(|trial| trial.candidate.holds(at))
-    }
-
-    fn set_expiry(&mut self, at: u16, item: SampledItem) {
-        let expiry = item.expiry_seconds;
-        self.entries[usize::from(at)].item.expiry_seconds = expiry;
-        if expiry != 0 {
-            self.first_expiry_seconds = self.first_expiry_seconds.min(expiry);
-        }
+        self.put(at, item, u8::MAX);
     }
 
     /// Gives an entry the length of `item` where it is held, puts it into the caches in `added`
-    /// too, and evicts what is too much. The entry may be among that. Where there is a trial, an
-    /// item that `is_new` takes the place of what its cache holds; another one stays as it is.
-    fn put(&mut self, at: u16, item: SampledItem, added: u8, is_new: bool) {
+    /// too, and evicts what is too much. The entry may be among that.
+    fn put(&mut self, at: u16, item: SampledItem, added: u8) {
         let entry = &self.entries[usize::from(at)];
-        let held = if entry.item.bytes == item.bytes { 0 } else { entry.held };
+        let held = if entry.bytes == item.bytes { 0 } else { entry.held };
         self.unlink(at, held);
         let entry = &mut self.entries[usize::from(at)];
-        entry.item.bytes = item.bytes;
-        entry.class = class_of(item.bytes);
+        (entry.bytes, entry.class) = (item.bytes, class_of(item.bytes));
         self.link(at, added | held);
-        // Before any eviction: an entry that nothing holds is released.
-        if let Some(trial) = &mut self.trial
-            && (is_new || !trial.candidate.holds(at))
-        {
-            trial.candidate.store(at, class_of(item.bytes), item.bytes);
-        }
         for size in 0..SIZES {
             if self.caches[size].bytes > self.caches[size].limit {
                 self.evict(size);
             }
         }
-        self.evict_candidate();
     }
 
     /// The caches that hold an entry and have put others behind it since.
@@ -516,7 +398,7 @@ impl MissRatioCurve {
     fn link(&mut self, at: u16, sizes: u8) {
         let entry = &mut self.entries[usize::from(at)];
         entry.held |= sizes;
-        let (class, bytes) = (usize::from(entry.class), u64::from(entry.item.bytes));
+        let (class, bytes) = (usize::from(entry.class), u64::from(entry.bytes));
         for size in bits(sizes) {
             let cache = &mut self.caches[size];
             cache.bytes += bytes;
@@ -536,7 +418,7 @@ impl MissRatioCurve {
     fn unlink(&mut self, at: u16, sizes: u8) {
         let entry = &mut self.entries[usize::from(at)];
         entry.held &= !sizes;
-        let (class, bytes) = (usize::from(entry.class), u64::from(entry.item.bytes));
+        let (class, bytes) = (usize::from(entry.class), u64::from(entry.bytes));
         for size in bits(sizes) {
             let Links { previous, next } = self.entries[usize::from(at)].links[size];
             let cache = &mut self.caches[size];
@@ -557,35 +439,10 @@ impl MissRatioCurve {
         }
     }
 
-    /// Takes an entry out of all caches and of the table, if it is in any.
+    /// Takes a key out of all caches and of the sample.
     fn remove(&mut self, at: u16) {
-        if self.is_held(at) {
-            self.unlink(at, self.entries[usize::from(at)].held);
-            self.release(at);
-        }
-    }
-
-    /// Takes an entry that no cache holds out of the table.
-    fn release(&mut self, at: u16) {
-        if let Some(trial) = &mut self.trial {
-            trial.candidate.forget(at);
-        }
-        let (hash, chain) = {
-            let entry = &self.entries[usize::from(at)];
-            (entry.hash, entry.chain)
-        };
-        let head = &mut self.buckets[bucket(hash)];
-        if *head == at {
-            *head = chain;
-        } else {
-            let mut before = *head;
-            while self.entries[usize::from(before)].chain != at {
-                before = self.entries[usize::from(before)].chain;
-            }
-            self.entries[usize::from(before)].chain = chain;
-        }
-        self.entries[usize::from(at)].chain = std::mem::replace(&mut self.free, at);
-        self.keys -= 1;
+        self.unlink(at, self.entries[usize::from(at)].held);
+        self.keys.release(at);
     }
 
     /// Evicts until a cache is within its limit.
@@ -594,38 +451,33 @@ impl MissRatioCurve {
             let class = self.caches[size].next_donor();
             let at = self.caches[size].queues[class].first;
             let entry = &mut self.entries[usize::from(at)];
-            let is_spared = entry.recent >> size & 1 != 0;
-            entry.recent &= !(1 << size);
-            let bytes = u64::from(entry.item.bytes);
+            let is_spared = entry.reads[size].spare(self.policy);
+            let bytes = u64::from(entry.bytes);
+            self.caches[size].count_passed(class, bytes);
             self.unlink(at, 1 << size);
             if is_spared {
                 self.link(at, 1 << size);
                 self.caches[size].turns_left += 1;
                 continue;
             }
-            self.caches[size].note_eviction(class, bytes);
-            if !self.is_held(at) {
-                self.release(at);
+            self.entries[usize::from(at)].reads[size] = Reads::NONE;
+            if self.entries[usize::from(at)].held == 0 {
+                self.keys.release(at);
             }
         }
     }
+}
 
-    /// Samples half as many keys.
-    fn halve_rate(&mut self) {
-        self.shift += 1;
-        let threshold = self.threshold();
-        for at in 0..self.entries.len() {
-            if self.entries[at].hash >= threshold {
-                self.remove(at as u16);
-            }
-        }
-        self.fade(0.5);
-        self.resize(self.memory_bytes);
+impl Entry {
+    /// Records a read in each cache that holds the item, and returns these.
+    fn read(&mut self) -> u8 {
+        bits(self.held).for_each(|size| self.reads[size].add());
+        self.held
     }
 }
 
 impl Queue {
-    const EMPTY: Self = Self { first: NONE, last: NONE, bytes: 0, evicted: 0.0 };
+    const EMPTY: Self = Self { first: NONE, last: NONE, bytes: 0, passed: 0.0 };
 }
 
 impl Cache {
@@ -634,7 +486,7 @@ impl Cache {
         classes: 0,
         bytes: 0,
         limit: 0,
-        evicted_bytes: 0,
+        passed_bytes: 0,
         donor: 0,
         turns_left: 0,
     };
@@ -648,7 +500,8 @@ impl Cache {
         self.donor
     }
 
-    /// The class that lost the fewest items for its bytes. Requires: the cache holds an item.
+    /// The class whose hand passed the fewest items for its bytes. Requires: the cache holds an
+    /// item.
     fn donor(&self) -> usize {
         let (mut best, mut least) = (0, f32::INFINITY);
         let mut classes = self.classes;
@@ -656,7 +509,7 @@ impl Cache {
             let class = classes.trailing_zeros() as usize;
             classes &= classes - 1;
             let queue = &self.queues[class];
-            let pressure = (queue.evicted + 1.0) / queue.bytes as f32;
+            let pressure = (queue.passed + 1.0) / queue.bytes as f32;
             if pressure < least {
                 (best, least) = (class, pressure);
             }
@@ -664,13 +517,14 @@ impl Cache {
         best
     }
 
-    fn note_eviction(&mut self, class: usize, bytes: u64) {
-        self.queues[class].evicted += 1.0;
-        self.evicted_bytes += bytes;
-        // Evictions count until about half of the memory was evicted after them, as in the engines.
-        if self.evicted_bytes > self.limit / 2 {
-            self.evicted_bytes = 0;
-            self.queues.iter_mut().for_each(|queue| queue.evicted *= 0.5);
+    /// Counts an item that the hand of a class has met.
+    fn count_passed(&mut self, class: usize, bytes: u64) {
+        self.queues[class].passed += 1.0;
+        self.passed_bytes += bytes;
+        // Items count until about half of the memory was passed after them, as in the engines.
+        if self.passed_bytes > self.limit / 2 {
+            self.passed_bytes = 0;
+            self.queues.iter_mut().for_each(|queue| queue.passed *= 0.5);
         }
     }
 }
@@ -682,11 +536,6 @@ fn bits(mut set: u8) -> impl Iterator<Item = usize> {
         set &= set.wrapping_sub(1);
         (bit < SIZES).then_some(bit)
     })
-}
-
-/// The list of a hash.
-fn bucket(hash: u64) -> usize {
-    hash as usize % BUCKETS
 }
 
 /// The class of a length.

@@ -4,14 +4,15 @@
 //! the end of a turn, a worker whose buffer is full drives the simulation of
 //! [`amalgam_sketch::miss_ratio_curve`] with it.
 //!
-//! Where the policy of eviction follows the load (`-o eviction=auto`), the same requests drive one
-//! cache more, with quick demotion, and the index changes to the policy that missed less.
+//! Where the policy of eviction follows the load (`-o eviction=auto`), a larger sample drives one
+//! more cache for each policy, once the memory is full: before that nothing is evicted. The index
+//! changes to the policy that missed least.
 //!
 //! Invariants:
 //! 1. A worker never waits: while another uses the simulation, its buffer grows, to
 //!    [`MOST_ACCESSES`] at most; further requests are not recorded.
-//! 2. Memory is fixed: [`MissRatioCurve::most_bytes`], [`Trial::most_bytes`] with that cache, and a
-//!    buffer for each worker.
+//! 2. Memory is fixed: [`MissRatioCurve::most_bytes`], [`Trial::most_bytes`] with those caches,
+//!    and a buffer for each worker.
 
 use std::ops::ControlFlow;
 use std::sync::{Mutex, TryLockError};
@@ -51,6 +52,11 @@ pub struct MissCurve(Mutex<Shared>);
 
 struct Shared {
     curve: MissRatioCurve,
+    /// Whether the policy is to follow the load: there is a trial once the memory is full.
+    chooses_eviction: bool,
+    trial: Option<Trial>,
+    /// The policy by which the index evicts.
+    policy: Policy,
     /// The flush generation of the simulated items.
     generation: u8,
     /// When the memory of the items was looked at.
@@ -59,13 +65,20 @@ struct Shared {
 }
 
 impl MissCurve {
-    /// A simulation of a cache with this memory limit. With `chooses_eviction` it tells the index
-    /// by which policy to evict.
-    pub fn new(memory_bytes: usize, chooses_eviction: bool) -> Self {
-        let curve = MissRatioCurve::new(USUAL_DENSITY * memory_bytes as f64);
-        let curve = if chooses_eviction { curve.with_trial() } else { curve };
-        let shared = Shared { curve, generation: 0, resized_seconds: 0, accesses_since: 0 };
-        Self(Mutex::new(shared))
+    /// A simulation of a cache with this memory limit that evicts by `policy`. With
+    /// `chooses_eviction` it tells the index by which policy to evict from then on.
+    pub fn new(memory_bytes: usize, policy: Eviction, chooses_eviction: bool) -> Self {
+        let mut curve = MissRatioCurve::new(USUAL_DENSITY * memory_bytes as f64);
+        curve.set_policy(simulated(policy));
+        Self(Mutex::new(Shared {
+            curve,
+            chooses_eviction,
+            trial: None,
+            policy: simulated(policy),
+            generation: 0,
+            resized_seconds: 0,
+            accesses_since: 0,
+        }))
     }
 
     /// What the simulation says. Locks it.
@@ -73,16 +86,64 @@ impl MissCurve {
         self.0.lock().ignore_poison().curve.estimate()
     }
 
-    /// The simulated misses with quick demotion over those of CLOCK; None before there are any, or
-    /// if the policy is fixed. Locks the simulation.
-    pub fn probation_ratio(&self) -> Option<f64> {
-        self.0.lock().ignore_poison().curve.trial().and_then(Trial::ratio)
+    /// The simulated misses with a policy over those of CLOCK; None before there are any, or if the
+    /// policy is fixed. Locks the simulation.
+    pub fn policy_ratio(&self, policy: Eviction) -> Option<f64> {
+        let shared = self.0.lock().ignore_poison();
+        shared.trial.as_ref().and_then(|trial| trial.ratio(simulated(policy)))
     }
 
     /// Forgets all reads, but no items. Locks the simulation.
     pub fn forget_reads(&self) {
         self.0.lock().ignore_poison().curve.forget_reads();
     }
+}
+
+impl Shared {
+    /// Keys with hashes below this are sampled.
+    fn threshold(&self) -> u64 {
+        let trial = self.trial.as_ref().map_or(0, Trial::threshold);
+        trial.max(self.curve.threshold())
+    }
+
+    fn forget_items(&mut self) {
+        self.curve.forget_items();
+        self.trial.iter_mut().for_each(Trial::forget_items);
+    }
+
+    fn advance(&mut self, seconds: u32) {
+        self.curve.advance(seconds);
+        self.trial.iter_mut().for_each(|trial| trial.advance(seconds));
+    }
+
+    fn access(&mut self, access: Access) {
+        self.curve.access(access);
+        self.trial.iter_mut().for_each(|trial| trial.access(access));
+    }
+
+    /// Makes the simulated caches as large as the real one.
+    fn resize(&mut self, index: &Statistics) {
+        let Some(bytes) = item_capacity(index) else { return };
+        self.curve.resize(bytes);
+        self.trial.iter_mut().for_each(|trial| trial.resize(bytes));
+        if self.trial.is_none() && self.chooses_eviction && is_full(index) {
+            self.trial = Some(Trial::new(bytes));
+        }
+    }
+}
+
+/// The simulated policy that stands for one of the index.
+fn simulated(policy: Eviction) -> Policy {
+    match policy {
+        Eviction::Clock => Policy::Clock,
+        Eviction::GClock => Policy::GClock,
+        Eviction::Probation => Policy::Probation,
+    }
+}
+
+/// Whether the memory is full, so that the index evicts if it may.
+fn is_full(index: &Statistics) -> bool {
+    index.memory.used as f64 > FULL * index.memory.limit as f64
 }
 
 /// The bytes of items, as sampled items are measured, that fit an index's memory limit; None while
@@ -96,8 +157,7 @@ fn item_capacity(index: &Statistics) -> Option<f64> {
     // The engine counts a header of 8 bytes as part of an item.
     let items = memory.items + index.items * (ITEM_BYTES - 8);
     // Free slots are to be filled, unless the index evicts: it then always has some.
-    let is_full = memory.used as f64 > FULL * limit;
-    let unused = if is_full { 0 } else { memory.losses.free_slots };
+    let unused = if is_full(index) { 0 } else { memory.losses.free_slots };
     Some(items as f64 / memory.used.saturating_sub(unused).max(1) as f64 * limit)
 }
 
@@ -116,7 +176,7 @@ pub struct AccessRecorder<'s> {
 impl<'s> AccessRecorder<'s> {
     /// The recorder of a worker.
     pub fn new(curve: Option<&'s MissCurve>) -> Self {
-        let threshold = curve.map_or(0, |curve| curve.0.lock().ignore_poison().curve.threshold());
+        let threshold = curve.map_or(0, |curve| curve.0.lock().ignore_poison().threshold());
         Self { curve, threshold, accesses: Vec::new(), hits: 0, misses: 0 }
     }
 
@@ -196,11 +256,11 @@ impl<'s> AccessRecorder<'s> {
         };
         if now.generations_behind(shared.generation) > 0 {
             shared.generation = now.generation;
-            shared.curve.forget_items();
+            shared.forget_items();
         }
-        shared.curve.advance(now.seconds);
+        shared.advance(now.seconds);
         shared.accesses_since += self.accesses.len();
-        self.accesses.drain(..).for_each(|access| shared.curve.access(access));
+        self.accesses.drain(..).for_each(|access| shared.access(access));
         let (hits, misses) = (counters.get_hits.get(), counters.get_misses.get());
         let missed = misses.wrapping_sub(self.misses);
         shared.curve.count(hits.wrapping_sub(self.hits).wrapping_add(missed), missed);
@@ -209,15 +269,17 @@ impl<'s> AccessRecorder<'s> {
         if is_due || shared.accesses_since >= ACCESSES_PER_RESIZE {
             shared.resized_seconds = now.seconds;
             shared.accesses_since = 0;
-            if let Some(bytes) = item_capacity(&index.statistics()) {
-                shared.curve.resize(bytes);
-            }
+            shared.resize(&index.statistics());
         }
-        self.threshold = shared.curve.threshold();
-        if let Some(better) = shared.curve.trial().and_then(Trial::better) {
+        self.threshold = shared.threshold();
+        let better = shared.trial.as_ref().and_then(|trial| trial.better_than(shared.policy));
+        if let Some(better) = better {
             // Under the lock, so that a worker with an earlier result does not come last.
+            shared.policy = better;
+            shared.curve.set_policy(better);
             index.set_eviction(match better {
                 Policy::Clock => Eviction::Clock,
+                Policy::GClock => Eviction::GClock,
                 Policy::Probation => Eviction::Probation,
             });
         }

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::sync::atomic::Ordering;
 
-use amalgam_index::Store;
+use amalgam_index::{Eviction, Store};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::compat::MEMCACHED_VERSION;
@@ -243,8 +243,11 @@ pub fn miss_curve(curve: &MissCurve, stat: &mut StatSink<'_>) {
     stat("mrc:rate", &format_args!("{:.6}", estimate.rate));
     stat("mrc:sampled_keys", &estimate.sampled_keys);
     stat("mrc:requests", &format_args!("{:.0}", estimate.sampled_reads));
-    if let Some(ratio) = curve.probation_ratio() {
-        stat("mrc:probation_over_clock", &format_args!("{ratio:.4}"));
+    for policy in Eviction::ALL {
+        let ratio = curve.policy_ratio(policy).filter(|_| policy != Eviction::Clock);
+        if let Some(ratio) = ratio {
+            stat(&format!("mrc:{}_over_clock", policy.name()), &format_args!("{ratio:.4}"));
+        }
     }
     let Curve::Known(miss_ratios) = estimate.curve else { return };
     for (name, ratio) in NAMES.iter().zip(miss_ratios) {

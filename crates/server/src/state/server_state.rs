@@ -157,7 +157,8 @@ impl<S: Store> ServerState<S> {
         let admin_tls = open_tls(&settings.admin_tls).map_err(io::Error::other)?;
         let estimates_misses =
             settings.estimates_misses && settings.evicts && engine_controls.is_some();
-        let new_miss_curve = || MissCurve::new(settings.memory_bytes, settings.chooses_eviction);
+        let new_miss_curve =
+            || MissCurve::new(settings.memory_bytes, settings.eviction, settings.chooses_eviction);
         Ok(Self {
             limits,
             index,

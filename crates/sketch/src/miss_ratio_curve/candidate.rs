@@ -1,16 +1,20 @@
-//! A simulated cache that evicts as the engines do with `eviction=probation`, next to one of the
-//! same size that evicts as CLOCK does: reads that only one of them misses tell which policy suits
-//! the load.
+//! A simulated cache that evicts as the engines do, by one of their policies: a candidate of the
+//! [`Trial`](super::Trial).
 //!
-//! A class queues its items in the order in which CLOCK's hand meets them, and lists those that
-//! came since it was full, oldest first. Once more than the share of its items is listed, the
-//! oldest of the list is examined before the hand moves: an item that was read stays, and so does
-//! one whose key was evicted lately; others leave. The share follows from the keys that return, by
-//! the rule of `amalgam_index::mem`'s probation.
+//! A class queues its items in the order in which CLOCK's hand meets them. With probation it also
+//! lists those that came since the cache was full, oldest first. Once more than the share of its
+//! items is listed, the oldest of the list is examined before the hand moves: an item that was read
+//! stays, and so does one whose key was evicted lately; others leave. The share follows from the
+//! keys that return, by the rule of `amalgam_index::mem`'s probation.
 //!
 //! Items are named by their position in the caller's table, which owns their keys.
 
-use super::{CLASSES, Cache, Links, NONE, Queue};
+use super::keys::NONE;
+use super::policy::{Policy, Reads};
+use super::{CLASSES, Cache, Links, Queue};
+
+/// The most items.
+pub(super) const MOST_KEYS: usize = 6000;
 
 // What follows is as in `amalgam_index::mem`'s probation, whose misses this cache foretells: a
 // change of the one is a change of the other.
@@ -44,8 +48,7 @@ struct Slot {
     ghost: u32,
     class: u8,
     is_listed: bool,
-    is_recent: bool,
-    is_fetched: bool,
+    reads: Reads,
 }
 
 /// An item that is not held and was not evicted.
@@ -55,12 +58,12 @@ const UNKNOWN: Slot = Slot {
     ghost: 0,
     class: NO_CLASS,
     is_listed: false,
-    is_recent: false,
-    is_fetched: false,
+    reads: Reads::NONE,
 };
 
 /// The simulated cache.
 pub(super) struct Candidate {
+    policy: Policy,
     cache: Cache,
     slots: Vec<Slot>,
     lists: [Queue; CLASSES],
@@ -76,11 +79,13 @@ pub(super) struct Candidate {
     returned: [f64; 2],
 }
 
-impl Default for Candidate {
-    fn default() -> Self {
+impl Candidate {
+    /// An empty cache that may hold nothing yet.
+    pub(super) fn new(policy: Policy) -> Self {
         Self {
+            policy,
             cache: Cache::EMPTY,
-            slots: Vec::with_capacity(super::MOST_KEYS),
+            slots: Vec::with_capacity(MOST_KEYS),
             lists: [Queue::EMPTY; CLASSES],
             items: [0; CLASSES],
             listed: [0; CLASSES],
@@ -91,12 +96,10 @@ impl Default for Candidate {
             returned: [0.0; 2],
         }
     }
-}
 
-impl Candidate {
     /// Bytes of a cache, at most.
     pub(super) const fn most_bytes() -> usize {
-        size_of::<Self>() + super::MOST_KEYS * size_of::<Slot>()
+        size_of::<Self>() + MOST_KEYS * size_of::<Slot>()
     }
 
     /// Panics if the cache contradicts itself.
@@ -127,7 +130,7 @@ impl Candidate {
         assert!(bytes <= self.cache.limit);
         let held = self.slots.iter().filter(|slot| slot.class != NO_CLASS).count();
         assert_eq!(held, self.all_items as usize);
-        assert!(self.slots.len() <= super::MOST_KEYS);
+        assert!(self.slots.len() <= MOST_KEYS);
     }
 
     /// Whether the item is held.
@@ -144,8 +147,7 @@ impl Candidate {
     pub(super) fn read(&mut self, at: u16) -> bool {
         let is_held = self.holds(at);
         if is_held {
-            let slot = &mut self.slots[usize::from(at)];
-            (slot.is_recent, slot.is_fetched) = (true, true);
+            self.slots[usize::from(at)].reads.add();
         }
         is_held
     }
@@ -160,25 +162,22 @@ impl Candidate {
         let was_held = self.holds(at);
         self.take_out(at);
         let slot = &mut self.slots[usize::from(at)];
-        (slot.class, slot.bytes) = (class, bytes);
-        (slot.is_recent, slot.is_fetched) = (false, false);
+        (slot.class, slot.bytes, slot.reads) = (class, bytes, Reads::NONE);
         self.cache.bytes += u64::from(bytes);
         self.items[usize::from(class)] += 1;
         self.all_items += 1;
         self.append(QUEUE, at);
-        if was_listed || !was_held && self.evictions > 0 {
+        let is_new = was_listed || !was_held && self.evictions > 0;
+        if is_new && self.policy == Policy::Probation {
             self.slots[usize::from(at)].is_listed = true;
             self.listed[usize::from(class)] += 1;
             self.append(LIST, at);
         }
     }
 
-    /// Forgets an item and its key.
-    pub(super) fn forget(&mut self, at: u16) {
-        if self.slots.len() > usize::from(at) {
-            self.take_out(at);
-            self.slots[usize::from(at)].ghost = 0;
-        }
+    /// Forgets that an item was evicted.
+    pub(super) fn forget_ghost(&mut self, at: u16) {
+        self.slots.get_mut(usize::from(at)).into_iter().for_each(|slot| slot.ghost = 0);
     }
 
     /// Evicts one item if more is held than the limit allows, and returns it.
@@ -189,23 +188,23 @@ impl Candidate {
             let slot = self.slots[usize::from(at)];
             if is_new {
                 self.unlist(at);
-                if self.recall(at) || slot.is_fetched {
+                if self.recall(at) || slot.reads.is_some() {
                     self.cache.turns_left += 1;
                     continue;
                 }
-            } else if slot.is_recent {
-                self.slots[usize::from(at)].is_recent = false;
+            }
+            self.cache.count_passed(class, u64::from(slot.bytes));
+            if !is_new && self.slots[usize::from(at)].reads.spare(self.policy) {
                 self.detach(QUEUE, at);
                 self.append(QUEUE, at);
                 self.cache.turns_left += 1;
                 continue;
             }
-            self.cache.note_eviction(class, u64::from(slot.bytes));
             self.take_out(at);
             if is_new {
                 self.fill_place(class, slot.links[QUEUE].next);
             }
-            self.remember(at, slot.is_fetched);
+            self.remember(at, slot.reads.is_some());
             return Some(at);
         }
         None
@@ -290,7 +289,7 @@ impl Candidate {
     }
 
     /// Takes an item out of the cache, if it is held.
-    fn take_out(&mut self, at: u16) {
+    pub(super) fn take_out(&mut self, at: u16) {
         if !self.holds(at) {
             return;
         }

@@ -27,7 +27,7 @@ pub(super) fn around(items: u64) -> MissRatioCurve {
 pub(super) fn look_aside(curve: &mut MissRatioCurve, number: u64, bytes: u32) {
     let hash = hash(number);
     let is_sampled = hash < curve.threshold();
-    let at = curve.find(hash);
+    let at = curve.keys.find(hash);
     let held = at.map_or(0, |at| curve.entries[usize::from(at)].held);
     let is_hit = held >> PRESENT & 1 != 0;
     // Misses of keys that are not sampled are not known here: those of the others stand for
@@ -47,9 +47,9 @@ pub(super) fn look_aside(curve: &mut MissRatioCurve, number: u64, bytes: u32) {
 }
 
 pub(super) fn check(curve: &MissRatioCurve) {
-    let held = (0..curve.entries.len()).filter(|at| curve.is_held(*at as u16)).count();
-    assert_eq!(held, curve.keys);
-    curve.trial().into_iter().for_each(|trial| trial.candidate.check());
+    let known = curve.keys.positions();
+    assert_eq!(known.len(), curve.keys.count());
+    assert!(known.iter().all(|at| curve.entries[usize::from(*at)].held != 0));
     assert!(curve.entries.len() <= MOST_KEYS);
     for (size, cache) in curve.caches.iter().enumerate() {
         let mut bytes = 0;
@@ -58,8 +58,9 @@ pub(super) fn check(curve: &MissRatioCurve) {
             while at != NONE {
                 let entry = &curve.entries[usize::from(at)];
                 assert_eq!((entry.links[size].previous, usize::from(entry.class)), (before, class));
-                assert!(entry.held >> size & 1 != 0 && curve.find(entry.hash) == Some(at));
-                queued += u64::from(entry.item.bytes);
+                assert!(entry.held >> size & 1 != 0);
+                assert_eq!(curve.keys.hash(at).and_then(|hash| curve.keys.find(hash)), Some(at));
+                queued += u64::from(entry.bytes);
                 (before, at) = (at, entry.links[size].next);
             }
             assert_eq!((before, queued), (queue.last, queue.bytes));
@@ -104,14 +105,10 @@ fn a_loop_hits_only_where_all_of_it_fits() {
 
 #[test]
 fn random_requests_keep_the_invariants() {
-    play_at_random(around(100_000));
-    play_at_random(around(100_000).with_trial());
-}
-
-fn play_at_random(mut curve: MissRatioCurve) {
+    let (mut curve, mut trial) = (around(100_000), Trial::new(1e8));
     let mut random = SmallRng::seed_from_u64(5);
     for step in 0..400_000_u32 {
-        let hash = hash(random.random_range(0..60_000)) % curve.threshold();
+        let hash = hash(random.random_range(0..60_000)) % trial.threshold();
         let bytes = 1 << random.random_range(4..14);
         let expiry_seconds = if step % 3 == 0 { step / 1000 + 3 } else { 0 };
         let item = SampledItem { bytes, expiry_seconds };
@@ -121,19 +118,26 @@ fn play_at_random(mut curve: MissRatioCurve) {
             5..9 => AccessKind::Store(item),
             _ => AccessKind::Delete,
         };
-        curve.access(Access { hash, kind });
+        trial.access(Access { hash, kind });
+        trial.advance(step / 1000);
+        curve.access(Access { hash: hash % curve.threshold(), kind });
         curve.advance(step / 1000);
         if step % 40_000 == 0 {
-            curve.resize(f64::from(random.random_range(1..200_u32)) * 1e6);
+            let memory_bytes = f64::from(random.random_range(1..200_u32)) * 1e6;
+            curve.resize(memory_bytes);
+            trial.resize(memory_bytes);
         }
         if step % 10_000 == 0 {
             check(&curve);
+            trial.check();
         }
     }
     check(&curve);
     curve.forget_items();
+    trial.forget_items();
     check(&curve);
-    assert_eq!(curve.estimate().sampled_keys, 0);
+    trial.check();
+    assert_eq!((curve.estimate().sampled_keys, trial.sampled_keys()), (0, 0));
 }
 
 #[test]
@@ -162,9 +166,10 @@ fn deleted_and_expired_items_are_missed_at_all_sizes() {
     store(&mut curve, 3, 20);
     curve.access(Access { hash: 1, kind: AccessKind::Delete });
     curve.advance(10);
-    assert!(curve.find(1).is_none() && curve.find(2).is_none() && curve.find(3).is_some());
+    let is_known = |curve: &MissRatioCurve, hash| curve.keys.find(hash).is_some();
+    assert!(!is_known(&curve, 1) && !is_known(&curve, 2) && is_known(&curve, 3));
     curve.advance(20);
-    assert_eq!(curve.keys, 0);
+    assert_eq!(curve.keys.count(), 0);
     (1..=3).for_each(|hash| curve.access(Access { hash, kind: AccessKind::Miss }));
     assert_eq!(curve.reads[0], 3.0);
 }
@@ -202,10 +207,10 @@ fn a_store_after_a_miss_fills_the_sizes_that_lack_the_item() {
     play(1, AccessKind::Miss);
     play(1, AccessKind::Store(item(BYTES)));
     let held = |curve: &MissRatioCurve, hash| {
-        curve.find(hash).map_or(0, |at| curve.entries[usize::from(at)].held)
+        curve.keys.find(hash).map_or(0, |at| curve.entries[usize::from(at)].held)
     };
     // The present size holds three items, half of it one.
     assert_eq!(held(&curve, 1), 0b1111_1110);
     let largest = &curve.caches[SIZES - 1].queues[usize::from(class_of(BYTES))];
-    assert_eq!(curve.entries[usize::from(largest.first)].hash, 1, "as old as before");
+    assert_eq!(curve.keys.hash(largest.first), Some(1), "as old as before");
 }

@@ -1,6 +1,20 @@
-//! Which of two policies of eviction suits the load: CLOCK, or CLOCK with quick demotion.
+//! Which policy of eviction suits the load: CLOCK with one bit, with a count, or with quick
+//! demotion.
+//!
+//! A simulated cache of the present size for each policy sees the reads of a sample of the keys.
+//! The sample is larger than that of the [curve](super), as small caches have few items, and few
+//! caches are cheap. Where a cache is large the rate falls at once, as there are more than
+//! [`MOST_KEYS`].
+//!
+//! Invariant: a key is in the sample if and only if a cache holds it.
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, MOST_KEYS};
+use super::keys::Keys;
+use super::policy::{POLICIES, Policy};
+use super::{Access, AccessKind, HALF_LIFE_SECONDS, SampledItem, class_of};
+
+/// At first one key in `1 << FIRST_SHIFT` is sampled.
+const FIRST_SHIFT: u32 = 5;
 
 /// A policy is better only if the other one missed more reads by this part of its misses.
 const LEAST_GAIN: f64 = 0.01;
@@ -12,68 +26,209 @@ const STANDARD_DEVIATIONS: f64 = 2.5;
 /// to tell a gain of 1 % where the policies differ in a sixth of their misses.
 const MOST_MISSES: f64 = 16_384.0;
 
-/// A policy that the engines know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// CLOCK with one recency bit.
-    Clock,
-    /// CLOCK, and new items that are not read leave sooner.
-    Probation,
+/// A cache of the present size for each policy, which all see the same reads, and what they missed.
+/// Not shared: its owner locks it.
+pub struct Trial {
+    keys: Keys,
+    /// The present memory in bytes of items, of the whole load.
+    memory_bytes: f64,
+    /// In the order of [`Policy::ALL`].
+    candidates: [Candidate; POLICIES],
+    missed: Missed,
+    halved_seconds: u32,
 }
 
-/// Two caches of the present size that see the same reads: the one of [`super::PRESENT`], which
-/// evicts by CLOCK, and one that evicts by the other policy.
-#[derive(Default)]
-pub struct Trial {
-    pub(super) candidate: Candidate,
-    /// Sampled reads that both missed.
-    pub(super) both: f64,
-    /// Those that only CLOCK missed.
-    pub(super) clock: f64,
-    /// Those that only the other missed.
-    pub(super) probation: f64,
-}
+/// Sampled reads that a policy missed at least, by the set of policies that did not: a bit for
+/// each, in the order of [`Policy::ALL`].
+#[derive(Clone, Copy, Default)]
+pub(super) struct Missed(pub(super) [f64; (1 << POLICIES) - 1]);
 
 impl Trial {
+    /// A comparison in a cache that can hold this many bytes of items.
+    pub fn new(memory_bytes: f64) -> Self {
+        let mut trial = Self {
+            keys: Keys::new(FIRST_SHIFT, MOST_KEYS),
+            memory_bytes,
+            candidates: Policy::ALL.map(Candidate::new),
+            missed: Missed::default(),
+            halved_seconds: 0,
+        };
+        trial.resize(memory_bytes);
+        trial
+    }
+
     /// Bytes of a trial, at most.
     pub const fn most_bytes() -> usize {
-        size_of::<Self>() + Candidate::most_bytes()
+        size_of::<Self>() + Keys::most_bytes(MOST_KEYS) + POLICIES * Candidate::most_bytes()
     }
 
-    /// The policy that missed less, if the difference is large enough to change to it.
-    pub fn better(&self) -> Option<Policy> {
-        let (clock, probation) = (self.clock, self.probation);
-        let difference = (clock - probation).abs();
-        let most = self.both + clock.max(probation);
-        let chance = STANDARD_DEVIATIONS * (clock + probation).sqrt();
-        let is_clear = difference > LEAST_GAIN * most && difference > chance;
-        let better = if clock > probation { Policy::Probation } else { Policy::Clock };
-        is_clear.then_some(better)
+    /// Keys with hashes below this are sampled.
+    pub fn threshold(&self) -> u64 {
+        self.keys.threshold()
     }
 
-    /// The misses of the policy with probation over those of CLOCK; None before there are any.
-    pub fn ratio(&self) -> Option<f64> {
-        let clock = self.both + self.clock;
-        (clock > 0.0).then(|| (self.both + self.probation) / clock)
+    /// The policy that missed least, if it is not `policy` and a change is worth it.
+    pub fn better_than(&self, policy: Policy) -> Option<Policy> {
+        self.missed.better_than(policy)
     }
 
-    /// Counts a read of an entry, if there is one, and whether the CLOCK cache holds it.
-    pub(super) fn read(&mut self, found: Option<u16>, is_in_clock: bool) {
-        let is_in_candidate = found.is_some_and(|at| self.candidate.read(at));
-        match (is_in_clock, is_in_candidate) {
-            (false, false) => self.both += 1.0,
-            (false, true) => self.clock += 1.0,
-            (true, false) => self.probation += 1.0,
-            (true, true) => {}
+    /// The misses of a policy over those of CLOCK; None before there are any.
+    pub fn ratio(&self, policy: Policy) -> Option<f64> {
+        let [of_clock, of_policy] = [Policy::Clock, policy].map(|policy| self.missed.by(policy));
+        (of_clock > 0.0).then(|| of_policy / of_clock)
+    }
+
+    /// Changes the bytes of items that the real cache can hold.
+    pub fn resize(&mut self, memory_bytes: f64) {
+        self.memory_bytes = memory_bytes;
+        let limit = (memory_bytes * self.keys.rate()) as u64;
+        self.candidates.iter_mut().for_each(|cache| cache.set_limit(limit));
+        self.evict();
+    }
+
+    /// Forgets all items, as after a flush.
+    pub fn forget_items(&mut self) {
+        self.keys.positions().into_iter().for_each(|at| self.remove(at));
+    }
+
+    /// Moves on to `seconds`: what is expired leaves, and older counts lose weight.
+    pub fn advance(&mut self, seconds: u32) {
+        let halvings = seconds.saturating_sub(self.halved_seconds) / HALF_LIFE_SECONDS;
+        self.halved_seconds += halvings * HALF_LIFE_SECONDS;
+        self.missed.fade(0.5_f64.powi(halvings.min(1000) as i32));
+        self.keys.expired(seconds).into_iter().for_each(|at| self.remove(at));
+    }
+
+    /// Plays a request of a key; one that is not sampled changes nothing.
+    pub fn access(&mut self, access: Access) {
+        let Access { hash, kind } = access;
+        if hash >= self.threshold() {
+            return;
         }
-        if self.both + self.clock + self.probation >= MOST_MISSES {
+        let found = self.keys.find(hash);
+        if matches!(kind, AccessKind::Hit(_) | AccessKind::Miss) {
+            let is_in = |cache: &mut Candidate| found.is_some_and(|at| cache.read(at));
+            self.missed.count(self.candidates.each_mut().map(is_in));
+        }
+        match (kind, found) {
+            (AccessKind::Miss, found) => {
+                found.into_iter().for_each(|at| _ = self.keys.set_missed(at, true));
+            }
+            (AccessKind::Hit(item), Some(at)) => {
+                self.keys.set_missed(at, false);
+                self.put(at, item, false);
+            }
+            (AccessKind::Store(item), Some(at)) => {
+                let is_fill = self.keys.set_missed(at, false);
+                self.put(at, item, !is_fill);
+            }
+            // What is hit was stored before the trial began.
+            (AccessKind::Hit(item) | AccessKind::Store(item), None) => self.insert(hash, item),
+            (AccessKind::Delete, found) => found.into_iter().for_each(|at| self.remove(at)),
+        }
+    }
+
+    fn insert(&mut self, hash: u64, item: SampledItem) {
+        while self.keys.is_full() {
+            self.keys.halve_rate().into_iter().for_each(|at| self.remove(at));
+            self.resize(self.memory_bytes);
+        }
+        if hash < self.threshold() {
+            let at = self.keys.insert(hash);
+            self.put(at, item, true);
+        }
+    }
+
+    /// Stores an item in all caches if it `is_new`, else where it is not held, and evicts what is
+    /// too much. The item may be among that.
+    fn put(&mut self, at: u16, item: SampledItem, is_new: bool) {
+        self.keys.set_expiry(at, item.expiry_seconds);
+        for cache in &mut self.candidates {
+            if is_new || !cache.holds(at) {
+                cache.store(at, class_of(item.bytes), item.bytes);
+            }
+        }
+        self.evict();
+    }
+
+    fn evict(&mut self) {
+        while let Some(at) = self.candidates.iter_mut().find_map(Candidate::evict) {
+            if !self.is_held(at) {
+                self.release(at);
+            }
+        }
+    }
+
+    /// Whether a cache holds a key.
+    fn is_held(&self, at: u16) -> bool {
+        self.candidates.iter().any(|cache| cache.holds(at))
+    }
+
+    /// Takes a key out of all caches and of the sample.
+    fn remove(&mut self, at: u16) {
+        self.candidates.iter_mut().for_each(|cache| cache.take_out(at));
+        self.release(at);
+    }
+
+    /// Takes a key that no cache holds out of the sample.
+    fn release(&mut self, at: u16) {
+        self.candidates.iter_mut().for_each(|cache| cache.forget_ghost(at));
+        self.keys.release(at);
+    }
+
+    /// Panics if the trial contradicts itself.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        self.candidates.iter().for_each(Candidate::check);
+        let held = (0..MOST_KEYS as u16).filter(|at| self.is_held(*at));
+        assert!(held.eq(self.keys.positions()));
+    }
+
+    /// Whether the CLOCK cache holds the item of a key.
+    #[cfg(test)]
+    pub(super) fn holds(&self, hash: u64) -> bool {
+        self.keys.find(hash).is_some_and(|at| self.candidates[0].holds(at))
+    }
+
+    /// The number of sampled keys.
+    #[cfg(test)]
+    pub(super) fn sampled_keys(&self) -> usize {
+        self.keys.count()
+    }
+}
+
+impl Missed {
+    pub(super) fn better_than(&self, policy: Policy) -> Option<Policy> {
+        let misses = |policy: &Policy| self.by(*policy);
+        let least = |one: &Policy, other: &Policy| misses(one).total_cmp(&misses(other));
+        let best = Policy::ALL.into_iter().min_by(least).filter(|best| *best != policy)?;
+        let gain = self.by(policy) - self.by(best);
+        // Reads that only one of the two missed.
+        let sets = self.0.iter().enumerate();
+        let differ = sets.filter(|(set, _)| set >> policy as u32 & 1 != set >> best as u32 & 1);
+        let chance = STANDARD_DEVIATIONS * differ.map(|(_, reads)| reads).sum::<f64>().sqrt();
+        (gain > LEAST_GAIN * self.by(policy) && gain > chance).then_some(best)
+    }
+
+    /// The reads that a policy missed.
+    fn by(&self, policy: Policy) -> f64 {
+        let sets = self.0.iter().enumerate();
+        sets.filter(|(set, _)| set >> policy as u32 & 1 == 0).map(|(_, reads)| reads).sum()
+    }
+
+    /// Counts a read, with the caches that held its item.
+    fn count(&mut self, is_held: [bool; POLICIES]) {
+        let bits = is_held.into_iter().enumerate();
+        let set: usize = bits.map(|(policy, is_held)| usize::from(is_held) << policy).sum();
+        // Nobody missed what all held.
+        let Some(reads) = self.0.get_mut(set) else { return };
+        *reads += 1.0;
+        if self.0.iter().sum::<f64>() >= MOST_MISSES {
             self.fade(0.5);
         }
     }
 
-    /// Multiplies all counts.
-    pub(super) fn fade(&mut self, left: f64) {
-        let counts = [&mut self.both, &mut self.clock, &mut self.probation];
-        counts.into_iter().for_each(|count| *count *= left);
+    fn fade(&mut self, left: f64) {
+        self.0.iter_mut().for_each(|reads| *reads *= left);
     }
 }

@@ -3,11 +3,27 @@
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use super::tests::{BYTES, around, check, hash, item, look_aside};
+use super::tests::{BYTES, hash, item};
+use super::trial::Missed;
 use super::*;
 
 /// Items that fit the present size.
 const ITEMS: u64 = 60_000;
+
+/// A comparison in a cache of [`ITEMS`] items.
+fn trial() -> Trial {
+    Trial::new((ITEMS * u64::from(BYTES)) as f64)
+}
+
+/// Reads a key, and stores it where a CLOCK cache misses it.
+fn look_aside(trial: &mut Trial, number: u64) {
+    let hash = hash(number);
+    let kind = if trial.holds(hash) { AccessKind::Hit(item(BYTES)) } else { AccessKind::Miss };
+    trial.access(Access { hash, kind });
+    if matches!(kind, AccessKind::Miss) {
+        trial.access(Access { hash, kind: AccessKind::Store(item(BYTES)) });
+    }
+}
 
 /// Reads of popular keys, of which more are popular than fit, and one of a new key after each.
 struct Scan {
@@ -20,12 +36,12 @@ impl Scan {
         Self { random: SmallRng::seed_from_u64(7), next: 1 << 40 }
     }
 
-    fn play(&mut self, curve: &mut MissRatioCurve, rounds: u64) {
+    fn play(&mut self, trial: &mut Trial, rounds: u64) {
         for _ in 0..rounds {
             // The product of two draws is small more often than large.
             let draw = self.random.random::<f64>() * self.random.random::<f64>();
-            look_aside(curve, (draw * ITEMS as f64 * 2.0) as u64, BYTES);
-            look_aside(curve, self.next, BYTES);
+            look_aside(trial, (draw * ITEMS as f64 * 2.0) as u64);
+            look_aside(trial, self.next);
             self.next += 1;
         }
     }
@@ -33,74 +49,80 @@ impl Scan {
 
 /// Reads of new keys, each of which is read again once, after 0.45 times as many others as fit, as
 /// the prefixes of conversations are.
-fn converse(curve: &mut MissRatioCurve, from: u64, rounds: u64) {
+fn converse(trial: &mut Trial, from: u64, rounds: u64) {
     for number in from..from + rounds {
-        look_aside(curve, number, BYTES);
-        look_aside(curve, number.saturating_sub(ITEMS * 45 / 100), BYTES);
+        look_aside(trial, number);
+        look_aside(trial, number.saturating_sub(ITEMS * 45 / 100));
     }
 }
 
-fn better(curve: &MissRatioCurve) -> Option<Policy> {
-    check(curve);
-    curve.trial().expect("it compares").better()
+/// The policies that are better than each.
+fn better(trial: &Trial) -> [Option<Policy>; 3] {
+    trial.check();
+    Policy::ALL.map(|policy| trial.better_than(policy))
 }
 
 #[test]
 fn the_better_policy_follows_the_load() {
-    let mut curve = around(ITEMS).with_trial();
+    let mut trial = trial();
     let mut scan = Scan::new();
-    assert_eq!(better(&curve), None);
-    scan.play(&mut curve, 12 * ITEMS);
-    assert_eq!(better(&curve), Some(Policy::Probation));
-    let ratio = curve.trial().and_then(Trial::ratio).expect("it missed");
+    assert_eq!(better(&trial), [None; 3]);
+    scan.play(&mut trial, 12 * ITEMS);
+    assert_eq!(better(&trial)[0], Some(Policy::Probation));
+    let ratio = trial.ratio(Policy::Probation).expect("it missed");
     assert!((0.7..0.99).contains(&ratio), "{ratio}");
-    converse(&mut curve, 1 << 41, 12 * ITEMS);
-    assert_eq!(better(&curve), Some(Policy::Clock));
-    scan.play(&mut curve, 40 * ITEMS);
-    assert_eq!(better(&curve), Some(Policy::Probation));
+    converse(&mut trial, 1 << 41, 12 * ITEMS);
+    assert!(better(&trial)[2].is_some());
+    scan.play(&mut trial, 40 * ITEMS);
+    assert_eq!(better(&trial)[0], Some(Policy::Probation));
 }
 
 #[test]
 fn a_load_that_both_policies_serve_alike_changes_nothing() {
-    let mut curve = around(ITEMS).with_trial();
+    let mut trial = trial();
     // All fits; and then, nothing is ever read again.
-    (0..8 * ITEMS).for_each(|number| look_aside(&mut curve, number % (ITEMS / 2), BYTES));
-    assert_eq!(better(&curve), None);
-    (0..8 * ITEMS).for_each(|number| look_aside(&mut curve, number + ITEMS, BYTES));
-    assert_eq!(better(&curve), None);
-    assert_eq!(curve.trial().and_then(Trial::ratio), Some(1.0));
+    (0..8 * ITEMS).for_each(|number| look_aside(&mut trial, number % (ITEMS / 2)));
+    assert_eq!(better(&trial), [None; 3]);
+    (0..8 * ITEMS).for_each(|number| look_aside(&mut trial, number + ITEMS));
+    assert_eq!(better(&trial), [None; 3]);
+    assert_eq!(Policy::ALL.map(|policy| trial.ratio(policy)), [Some(1.0); 3]);
 }
 
 /// Few reads that differ by chance are no reason to change, nor are many that differ little.
 #[test]
 fn a_difference_must_be_larger_than_chance_and_worth_a_change() {
-    let trial = |both, clock, probation| Trial { both, clock, probation, ..Trial::default() };
-    assert_eq!(trial(100.0, 5.0, 0.0).better(), None);
-    assert_eq!(trial(100.0, 10.0, 0.0).better(), Some(Policy::Probation));
-    assert_eq!(trial(100.0, 0.0, 10.0).better(), Some(Policy::Clock));
-    assert_eq!(trial(20_000.0, 400.0, 250.0).better(), None);
-    assert_eq!(trial(10_000.0, 400.0, 250.0).better(), Some(Policy::Probation));
-    assert_eq!(trial(0.0, 0.0, 0.0).better(), None);
+    // Reads that all three policies missed, that CLOCK missed alone, and that probation did.
+    let better = |all, clock, probation| {
+        let mut missed = Missed::default();
+        (missed.0[0], missed.0[0b110], missed.0[0b011]) = (all, clock, probation);
+        Policy::ALL.map(|policy| missed.better_than(policy))
+    };
+    assert_eq!(better(0.0, 0.0, 0.0), [None; 3]);
+    assert_eq!(better(100.0, 5.0, 0.0), [None; 3]);
+    assert_eq!(better(100.0, 10.0, 0.0), [Some(Policy::GClock), None, None]);
+    assert_eq!(better(100.0, 0.0, 10.0), [None, None, Some(Policy::Clock)]);
+    assert_eq!(better(20_000.0, 150.0, 0.0), [None; 3]);
+    assert_eq!(better(10_000.0, 150.0, 0.0), [Some(Policy::GClock), None, None]);
 }
 
 #[test]
 fn what_was_found_fades_and_memory_stays_fixed() {
-    let mut curve = around(ITEMS).with_trial();
-    Scan::new().play(&mut curve, 12 * ITEMS);
-    curve.advance(36_000);
-    assert_eq!(better(&curve), None);
-    curve.resize(1e12);
-    (0..4_000_000).for_each(|number| look_aside(&mut curve, number, BYTES));
-    check(&curve);
+    let mut trial = trial();
+    Scan::new().play(&mut trial, 12 * ITEMS);
+    trial.advance(36_000);
+    assert_eq!(better(&trial), [None; 3]);
+    trial.resize(1e12);
+    (0..4_000_000).for_each(|number| look_aside(&mut trial, number));
+    trial.check();
     assert!(Trial::most_bytes() <= 512 << 10, "{}", Trial::most_bytes());
     // An item that was stored anew may be another length.
-    let hash = hash(1 << 50) % curve.threshold();
+    let hash = hash(1 << 50) % trial.threshold();
     for bytes in [100, 100_000, 50] {
-        curve.access(Access { hash, kind: AccessKind::Store(item(bytes)) });
-        check(&curve);
+        trial.access(Access { hash, kind: AccessKind::Store(item(bytes)) });
+        trial.check();
     }
-    curve.access(Access { hash, kind: AccessKind::Delete });
-    curve.forget_items();
-    check(&curve);
-    assert_eq!(curve.estimate().sampled_keys, 0);
+    trial.access(Access { hash, kind: AccessKind::Delete });
+    trial.forget_items();
+    trial.check();
+    assert_eq!(trial.sampled_keys(), 0);
 }
