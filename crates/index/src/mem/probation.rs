@@ -22,6 +22,7 @@
 //! lost or stale makes a decision worse and nothing wrong.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -39,9 +40,11 @@ const LEAST_SHARE: u32 = 32;
 /// The largest share: the hand passes most items before their probation ends. Some probations must
 /// end, as returns are seen there alone.
 const MOST_SHARE: u32 = 768;
-/// Items per set of ghosts: half a byte for each item at least, and two at most until a shrunken
-/// store has fewer sets.
-const ITEMS_PER_SET: u64 = 16;
+/// Items per set of ghosts when the number of sets is chosen.
+const ITEMS_PER_SET: usize = 20;
+/// It is chosen anew when there are fewer or more items per set than this: an item has half a byte
+/// of ghosts at most, and a fifth at least.
+const FITTING_ITEMS: RangeInclusive<usize> = 16..=40;
 /// The smallest number of sets.
 const LEAST_SETS: usize = 64;
 /// The number of ghosts in a set, and the bits of each.
@@ -242,9 +245,11 @@ impl Ghosts {
     }
 
     fn resize(&self, memory: &Memory) {
-        let wanted = (memory.items() / ITEMS_PER_SET) as usize;
+        let items = memory.items() as usize;
         let held = self.sets.read().ignore_poison().len();
-        let fits = |held: usize| wanted <= held && held <= 4 * wanted.max(LEAST_SETS);
+        let sets = (items / ITEMS_PER_SET).max(LEAST_SETS);
+        let fits =
+            |held: usize| held == sets || held > 0 && FITTING_ITEMS.contains(&(items / held));
         if fits(held) {
             return;
         }
@@ -254,7 +259,6 @@ impl Ghosts {
         if fits(held) || !memory.uses_probation() {
             return;
         }
-        let sets = (wanted + wanted / 4).max(LEAST_SETS);
         if sets > held && !memory.try_charge((sets - held) * 8) {
             return;
         }

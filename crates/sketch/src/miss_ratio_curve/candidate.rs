@@ -27,7 +27,7 @@ const LEAST_SHARE: u32 = 32;
 const MOST_SHARE: u32 = 768;
 /// Keys are remembered for this many evictions for each [`GHOST_ITEMS`] items.
 const GHOSTS: u64 = 5;
-const GHOST_ITEMS: u64 = 16;
+const GHOST_ITEMS: u64 = 20;
 /// A decision on the share needs at least this many evictions.
 const LEAST_EVICTIONS: f64 = 64.0;
 
