@@ -79,11 +79,20 @@ fn answered_requests_are_counted_when_another_worker_is_asked() {
 fn misses_on_expired_and_flushed_items_are_distinguished() {
     let server = Running::start(settings(1));
     let mut client = server.connect();
-    client.talk("set a 0 2678400 1\r\nx\r\nget a\r\n", "STORED\r\nEND\r\n");
-    client.talk("set b 0 0 1\r\nx\r\nflush_all\r\nget b nothing\r\n", "STORED\r\nOK\r\nEND\r\n");
-    assert_eq!(client.stat("get_expired"), "1");
-    assert_eq!(client.stat("get_flushed"), "1");
-    assert_eq!(client.stat("get_misses"), "3");
+    // Maintenance may reclaim an item before the get that is to find it dead: then it is only a miss.
+    let is_counted = |client: &mut Client<_>, name| client.stat(name) != "0";
+    let mut rounds = 0;
+    while rounds == 0
+        || !is_counted(&mut client, "get_expired")
+        || !is_counted(&mut client, "get_flushed")
+    {
+        rounds += 1;
+        assert!(rounds < 100, "expired and flushed items are plain misses");
+        client.talk("set a 0 2678400 1\r\nx\r\nget a\r\n", "STORED\r\nEND\r\n");
+        let flush = "set b 0 0 1\r\nx\r\nflush_all\r\nget b nothing\r\n";
+        client.talk(flush, "STORED\r\nOK\r\nEND\r\n");
+        assert_eq!(client.stat("get_misses"), (3 * rounds).to_string());
+    }
     client.talk("stats reset\r\n", "RESET\r\n");
     assert_eq!(client.stat("get_expired"), "0");
     assert_eq!(client.stat("total_items"), "0");
