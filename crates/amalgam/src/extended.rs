@@ -52,7 +52,7 @@ const EVERYWHERE: &[(&str, &str)] = &[
 
 /// The policy of eviction, which nodes of a cluster have too.
 const EVICTION: (&str, &str) =
-    ("eviction=POLICY", "clock, gclock, probation; of a node, with --mode cache alone");
+    ("eviction=POLICY", "clock, gclock or probation; nodes, with --mode cache alone: gclock");
 
 /// Those that nodes of a cluster do not have.
 const WITHOUT_A_CLUSTER: &[(&str, &str)] = &[
