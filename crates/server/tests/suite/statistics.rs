@@ -79,7 +79,7 @@ fn answered_requests_are_counted_when_another_worker_is_asked() {
 fn misses_on_expired_and_flushed_items_are_distinguished() {
     let server = Running::start(settings(1));
     let mut client = server.connect();
-    // Maintenance may reclaim an item before the get that is to find it dead: then it is only a miss.
+    // Maintenance may reclaim an item before the get that is to find it dead.
     let is_counted = |client: &mut Client<_>, name| client.stat(name) != "0";
     let mut rounds = 0;
     while rounds == 0
