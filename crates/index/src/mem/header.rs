@@ -30,6 +30,7 @@ pub struct Header(pub(super) u64);
 const READS_SHIFT: u32 = 1;
 // What is known of an item's reads, a number of three bits. It tells an item that was read again
 // after its first read from one that was read once, and how often the hand still spares it.
+// `amalgam_sketch`'s `policy.rs` simulates it with the same numbers.
 const UNREAD: u64 = 0;
 /// Read once, and not spared any more.
 const ONCE: u64 = 1;
