@@ -98,7 +98,7 @@ impl<'s, S: Store> InProcessWorker<'s, S> {
         if self.recorder.is_due() {
             let counters = self.state.counters.of_worker(0);
             counters.publish(&mut self.counts);
-            self.recorder.hand_over(counters, &now, &self.state.index);
+            self.recorder.hand_over(counters, &now, &self.state.index, &mut self.index);
         }
         self.index.quiesce();
     }

@@ -732,8 +732,8 @@ impl<'s, S: Store> Worker<'s, S> {
 
     /// Hands what was sampled to the simulation of other memory sizes.
     fn hand_over_accesses(&mut self) {
-        let state = self.state;
-        self.recorder.hand_over(self.counters(), &state.clock.now(), &state.index);
+        let (state, now) = (self.state, self.state.clock.now());
+        self.recorder.hand_over(self.counters(), &now, &state.index, &mut self.index);
     }
 
     /// Closes the connections whose answers stood still for longer than the send timeout.

@@ -12,7 +12,7 @@ use amalgam_op::{IgnorePoison, ItemWrite, MetaFlags, Now, Part};
 
 use super::header::{Header, ItemLayout};
 use super::page::PageState;
-use super::probation::{Probation, Victim};
+use super::probation::Probation;
 use super::{Item, ItemRef, Memory, Pool};
 use crate::Eviction;
 
@@ -92,42 +92,60 @@ impl Pool<'_> {
             _ => 2 * slots,
         };
         let mut evicted = match take {
-            Take::Cold => self.evict_new(class, target, now, swap),
+            Take::Cold if memory.uses_probation() => self.evict_new(class, target, now, swap),
             _ => 0,
         };
         let (mut examined, mut fruitless) = (0, 0);
         while evicted < target && examined <= bound {
-            let Some((page, from, to)) = memory.advance_hand(class) else { break };
             let take = match take {
                 Take::Cold if fruitless >= PATIENCE_SLOTS => Take::All,
                 take => take,
             };
             let quota = Quota { take, most: target - evicted };
-            let (found, seen) = self.walk(page, class, from..to, quota, now, swap);
-            memory.put_hand_back(class, (page, to), from + seen);
+            let Some((found, seen)) = self.move_hand(class, quota, now, swap) else { break };
             evicted += found;
-            examined += seen as usize;
-            fruitless = if found == 0 { fruitless + seen as usize } else { 0 };
+            examined += seen;
+            fruitless = if found == 0 { fruitless + seen } else { 0 };
         }
         evicted
     }
 
+    /// Moves the class's hand over some slots. Returns the number of items unlinked, as `quota`
+    /// says, and that of the slots looked at; None if the class has no page.
+    fn move_hand(
+        &mut self,
+        class: usize,
+        quota: Quota,
+        now: &Now,
+        swap: &mut Swap<'_>,
+    ) -> Option<(usize, usize)> {
+        let (page, from, to) = self.memory.advance_hand(class)?;
+        let (found, seen) = self.walk(page, class, from..to, quota, now, swap);
+        self.memory.put_hand_back(class, (page, to), from + seen);
+        Some((found, seen as usize))
+    }
+
     /// Ends the probation of items of the class, oldest first, until `target` items are unlinked or
-    /// no more than their share is on probation, or [`PATIENCE_SLOTS`] were examined. Returns the
-    /// number unlinked.
+    /// no more than their share is on probation, or some [`PATIENCE_SLOTS`] were examined. Returns
+    /// the number unlinked.
     fn evict_new(&mut self, class: usize, target: usize, now: &Now, swap: &mut Swap<'_>) -> usize {
         let memory = self.memory;
-        if !memory.uses_probation() {
-            return 0;
+        let (items, slots) = (memory.items_of(class), self.slots_of(class));
+        let (mut evicted, mut examined) = (0, 0);
+        while evicted < target
+            && examined < PATIENCE_SLOTS
+            && memory.lock_probation(class).is_hand_due(items, slots)
+        {
+            let quota = Quota { take: Take::Unread, most: target - evicted };
+            let Some((found, seen)) = self.move_hand(class, quota, now, swap) else { break };
+            memory.lock_probation(class).hand_examined(seen as u64);
+            evicted += found;
+            examined += seen;
         }
-        let (items, share) = (memory.items_of(class), memory.ghosts.share());
-        let mut evicted = 0;
-        // A list is far above its share after the share fell.
-        for _ in 0..PATIENCE_SLOTS {
-            if evicted >= target {
-                break;
-            }
-            let due = memory.lock_probation(class).take_due(items, share);
+        // A list is far above its share after many items left.
+        while evicted < target && examined < PATIENCE_SLOTS {
+            examined += 1;
+            let due = memory.lock_probation(class).take_due(items);
             let Some(slot) = due else { break };
             let guard = self.pin();
             // Checked under the guard: see `walk`. The slot may be free or hold another item by
@@ -217,8 +235,7 @@ impl Pool<'_> {
         if let Some(class) = class {
             if !is_dead && memory.uses_probation() {
                 memory.lock_probation(class).push(item.reference(), memory);
-                let victim = if header.is_fetched() { Victim::Old } else { Victim::New };
-                memory.ghosts.remember(hash, victim);
+                memory.ghosts.remember(hash);
             }
             let state = &memory.class_states[class];
             let count = if is_dead { &state.swept } else { &state.evictions };
@@ -440,7 +457,7 @@ impl Pool<'_> {
         self.memory.discard_resident();
         self.balance(now, swap);
         if self.memory.uses_probation() {
-            self.memory.ghosts.adapt(self.memory);
+            self.memory.ghosts.resize(self.memory);
         }
         let more = self.expire(now, swap) | self.sweep(now, swap);
         self.flush();

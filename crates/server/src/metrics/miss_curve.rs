@@ -5,8 +5,8 @@
 //! [`amalgam_sketch::miss_ratio_curve`] with it.
 //!
 //! Where the policy of eviction follows the load (`-o eviction=auto`), a larger sample drives one
-//! more cache for each policy, once the memory is full: before that nothing is evicted. The index
-//! changes to the policy that missed least.
+//! more cache for each policy, once the memory is full: before that nothing is evicted. They begin
+//! with the items that the index holds. The index changes to the policy that missed least.
 //!
 //! Invariants:
 //! 1. A worker never waits: while another uses the simulation, its buffer grows, to
@@ -17,8 +17,8 @@
 use std::ops::ControlFlow;
 use std::sync::{Mutex, TryLockError};
 
-use amalgam_index::{Eviction, Found, Patience, Sink, Statistics, Store, Worker};
-use amalgam_op::{Get, IgnorePoison, Key, Now, Op, Outcome, StoreMode, Verb};
+use amalgam_index::{Cursor, Eviction, Found, Patience, Sink, Statistics, Store, Worker};
+use amalgam_op::{Get, HashSeed, IgnorePoison, Key, Now, Op, Outcome, StoreMode, Verb};
 use amalgam_sketch::miss_ratio_curve::{Access, AccessKind, MissRatioCurve, Policy, Trial};
 
 use crate::metrics::counters::Counters;
@@ -47,6 +47,9 @@ const LEAST_ITEMS: u64 = 1000;
 /// The part of the memory that is in use in a cache that evicts, at least.
 const FULL: f64 = 0.95;
 
+/// Buckets of the index that a worker tells a new trial of before it serves clients again.
+const SLICE_BUCKETS: usize = 512;
+
 /// The simulation that all workers share.
 pub struct MissCurve(Mutex<Shared>);
 
@@ -55,6 +58,8 @@ struct Shared {
     /// Whether the policy is to follow the load: there is a trial once the memory is full.
     chooses_eviction: bool,
     trial: Option<Trial>,
+    /// Where the part of the index begins that the trial was not told of; None if there is no such.
+    untold: Option<Cursor>,
     /// The policy by which the index evicts.
     policy: Policy,
     /// The flush generation of the simulated items.
@@ -74,6 +79,7 @@ impl MissCurve {
             curve,
             chooses_eviction,
             trial: None,
+            untold: None,
             policy: simulated(policy),
             generation: 0,
             resized_seconds: 0,
@@ -128,7 +134,20 @@ impl Shared {
         self.trial.iter_mut().for_each(|trial| trial.resize(bytes));
         if self.trial.is_none() && self.chooses_eviction && is_full(index) {
             self.trial = Some(Trial::new(bytes));
+            self.untold = Some(Cursor::START);
         }
+    }
+
+    /// Tells a new trial of some more items of the index.
+    fn tell_trial(&mut self, seed: &HashSeed, worker: &mut impl Worker, now: &Now) {
+        let (Some(trial), Some(from)) = (&mut self.trial, self.untold) else { return };
+        self.untold = worker.scan(from, SLICE_BUCKETS, &mut |item| {
+            if now.is_live(item.expiry, item.generation) {
+                let sampled = sampled_item(item.key.len() + item.value.len(), item.expiry);
+                trial.add_held(seed.hash(item.key), sampled, item.fetched);
+            }
+            ControlFlow::Continue(())
+        });
     }
 }
 
@@ -247,7 +266,13 @@ impl<'s> AccessRecorder<'s> {
     /// since the last time, unless another thread uses it. Tells the index by which policy to
     /// evict, if that is to follow the load.
     #[cold]
-    pub fn hand_over(&mut self, counters: &Counters, now: &Now, index: &impl Store) {
+    pub fn hand_over(
+        &mut self,
+        counters: &Counters,
+        now: &Now,
+        index: &impl Store,
+        worker: &mut impl Worker,
+    ) {
         let Some(curve) = self.curve else { return };
         let mut shared = match curve.0.try_lock() {
             Ok(shared) => shared,
@@ -261,6 +286,7 @@ impl<'s> AccessRecorder<'s> {
         shared.advance(now.seconds);
         shared.accesses_since += self.accesses.len();
         self.accesses.drain(..).for_each(|access| shared.access(access));
+        shared.tell_trial(index.seed(), worker, now);
         let (hits, misses) = (counters.get_hits.get(), counters.get_misses.get());
         let missed = misses.wrapping_sub(self.misses);
         shared.curve.count(hits.wrapping_sub(self.hits).wrapping_add(missed), missed);

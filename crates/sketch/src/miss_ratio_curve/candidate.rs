@@ -2,10 +2,10 @@
 //! [`Trial`](super::Trial).
 //!
 //! A class queues its items in the order in which CLOCK's hand meets them. With probation it also
-//! lists those that came since the cache was full, oldest first. Once more than the share of its
+//! lists those that are new, oldest first. Once more than the share of its
 //! items is listed, the oldest of the list is examined before the hand moves: an item that was read
-//! stays, and so does one whose key was evicted lately; others leave. The share follows from the
-//! keys that return, by the rule of `amalgam_index::mem`'s probation.
+//! stays, and so does one whose key was evicted lately; others leave. Keys are known for a while
+//! after their items were evicted, as *ghosts*.
 //!
 //! Items are named by their position in the caller's table, which owns their keys.
 
@@ -19,23 +19,22 @@ pub(super) const MOST_KEYS: usize = 6000;
 // What follows is as in `amalgam_index::mem`'s probation, whose misses this cache foretells: a
 // change of the one is a change of the other.
 
-/// Shares are given in units of 1/WHOLE of a class's items.
-const WHOLE: u64 = 1024;
-/// The share at first, and its bounds.
-const FIRST_SHARE: u32 = 102;
-const LEAST_SHARE: u32 = 32;
-const MOST_SHARE: u32 = 768;
-/// Keys are remembered for this many evictions for each [`GHOST_ITEMS`] items.
-const GHOSTS: u64 = 5;
-const GHOST_ITEMS: u64 = 20;
-/// A decision on the share needs at least this many evictions.
-const LEAST_EVICTIONS: f64 = 64.0;
+/// One in this many items of a class may be on probation.
+const SHARE: u32 = 10;
+/// A key is remembered for this many evictions in a cache of [`GHOST_ITEMS`] items.
+const GHOSTS: u32 = 8;
+const GHOST_ITEMS: u32 = 20;
+/// One key in this many looks like one that is remembered.
+const LOOK_ALIKES: u32 = 32;
 
 /// The orders in which items are linked.
 const QUEUE: usize = 0;
 const LIST: usize = 1;
 
-/// No class: the item is not held.
+/// In place of the class of an item that is held: that of one whose eviction is remembered, which
+/// a list of this number holds.
+const GHOST: u8 = CLASSES as u8;
+/// And that of any other.
 const NO_CLASS: u8 = u8::MAX;
 
 /// What is known of an item.
@@ -43,8 +42,7 @@ const NO_CLASS: u8 = u8::MAX;
 struct Slot {
     links: [Links; 2],
     bytes: u32,
-    /// The count of evictions when the item was evicted, and its kind in the lowest bit; 0 for one
-    /// that was not.
+    /// The count of evictions when the item was evicted last; 0 if that was long ago, or never.
     ghost: u32,
     class: u8,
     is_listed: bool,
@@ -66,17 +64,14 @@ pub(super) struct Candidate {
     policy: Policy,
     cache: Cache,
     slots: Vec<Slot>,
-    lists: [Queue; CLASSES],
+    /// The items on probation of each class, and the ghosts.
+    lists: [Queue; CLASSES + 1],
     /// The number of items of each class, and of those listed.
     items: [u32; CLASSES],
     listed: [u32; CLASSES],
     all_items: u32,
     evictions: u32,
-    share: u32,
-    /// Evictions and returns of items that were never read, and of others; both are halved at
-    /// times.
-    evicted: [f64; 2],
-    returned: [f64; 2],
+    recalls: u32,
 }
 
 impl Candidate {
@@ -86,14 +81,12 @@ impl Candidate {
             policy,
             cache: Cache::EMPTY,
             slots: Vec::with_capacity(MOST_KEYS),
-            lists: [Queue::EMPTY; CLASSES],
+            lists: [Queue::EMPTY; CLASSES + 1],
             items: [0; CLASSES],
             listed: [0; CLASSES],
             all_items: 0,
             evictions: 0,
-            share: FIRST_SHARE,
-            evicted: [0.0; 2],
-            returned: [0.0; 2],
+            recalls: 0,
         }
     }
 
@@ -106,6 +99,13 @@ impl Candidate {
     #[cfg(test)]
     pub(super) fn check(&self) {
         let mut bytes = 0;
+        let ghosts = self.slots.iter().filter(|slot| slot.class == GHOST);
+        let mut oldest = self.lists[usize::from(GHOST)].first;
+        for ghost in ghosts {
+            assert!(ghost.ghost != 0 && !ghost.is_listed && oldest != NONE);
+            oldest = self.slots[usize::from(oldest)].links[LIST].next;
+        }
+        assert_eq!(oldest, NONE);
         for class in 0..CLASSES {
             for (order, queue) in [&self.cache.queues[class], &self.lists[class]].iter().enumerate()
             {
@@ -128,13 +128,18 @@ impl Candidate {
         }
         assert_eq!(bytes, self.cache.bytes);
         assert!(bytes <= self.cache.limit);
-        let held = self.slots.iter().filter(|slot| slot.class != NO_CLASS).count();
+        let held = self.slots.iter().filter(|slot| slot.class < GHOST).count();
         assert_eq!(held, self.all_items as usize);
         assert!(self.slots.len() <= MOST_KEYS);
     }
 
     /// Whether the item is held.
     pub(super) fn holds(&self, at: u16) -> bool {
+        self.slots.get(usize::from(at)).is_some_and(|slot| slot.class < GHOST)
+    }
+
+    /// Whether the item is held, or its eviction remembered.
+    pub(super) fn knows(&self, at: u16) -> bool {
         self.slots.get(usize::from(at)).is_some_and(|slot| slot.class != NO_CLASS)
     }
 
@@ -167,7 +172,7 @@ impl Candidate {
         self.items[usize::from(class)] += 1;
         self.all_items += 1;
         self.append(QUEUE, at);
-        let is_new = was_listed || !was_held && self.evictions > 0;
+        let is_new = was_listed || !was_held;
         if is_new && self.policy == Policy::Probation {
             self.slots[usize::from(at)].is_listed = true;
             self.listed[usize::from(class)] += 1;
@@ -175,14 +180,27 @@ impl Candidate {
         }
     }
 
-    /// Forgets that an item was evicted.
-    pub(super) fn forget_ghost(&mut self, at: u16) {
+    /// Whether an item had to leave so far.
+    pub(super) fn has_evicted(&self) -> bool {
+        self.evictions > 0
+    }
+
+    /// Takes an item out of the cache and of its memory, if it is known.
+    pub(super) fn forget(&mut self, at: u16) {
+        self.take_out(at);
         self.slots.get_mut(usize::from(at)).into_iter().for_each(|slot| slot.ghost = 0);
     }
 
-    /// Evicts one item if more is held than the limit allows, and returns it.
+    /// Evicts items while more is held than the limit allows. Returns one that is not known any
+    /// more, if there is one.
     pub(super) fn evict(&mut self) -> Option<u16> {
-        while self.cache.bytes > self.cache.limit {
+        loop {
+            if let forgotten @ Some(_) = self.forget_oldest() {
+                return forgotten;
+            }
+            if self.cache.bytes <= self.cache.limit {
+                return None;
+            }
             let class = self.cache.next_donor();
             let (at, is_new) = self.next_victim(class);
             let slot = self.slots[usize::from(at)];
@@ -204,17 +222,13 @@ impl Candidate {
             if is_new {
                 self.fill_place(class, slot.links[QUEUE].next);
             }
-            self.remember(at, slot.reads.is_some());
-            return Some(at);
+            self.remember(at);
         }
-        None
     }
 
     /// The item of a class to examine next, and whether that ends its time in the list.
     fn next_victim(&self, class: usize) -> (u16, bool) {
-        let listed = u64::from(self.listed[class]);
-        let is_due = listed * WHOLE > u64::from(self.items[class]) * u64::from(self.share);
-        if is_due {
+        if self.listed[class] * SHARE > self.items[class] {
             (self.lists[class].first, true)
         } else {
             (self.cache.queues[class].first, false)
@@ -242,43 +256,40 @@ impl Candidate {
     }
 
     /// Remembers that an item was evicted.
-    fn remember(&mut self, at: u16, was_read: bool) {
+    fn remember(&mut self, at: u16) {
         self.evictions = self.evictions % (1 << 30) + 1;
-        self.slots[usize::from(at)].ghost = self.evictions << 1 | u32::from(was_read);
-        self.evicted[usize::from(was_read)] += 1.0;
-        let ghosts = self.ghosts() as f64;
-        if self.evicted[0] + self.evicted[1] >= ghosts.max(LEAST_EVICTIONS) {
-            self.follow_returns();
-        }
+        let slot = &mut self.slots[usize::from(at)];
+        (slot.class, slot.ghost) = (GHOST, self.evictions);
+        self.append(LIST, at);
     }
 
-    /// Whether the item's key was evicted a short while before it came back.
-    fn recall(&mut self, at: u16) -> bool {
-        let ghosts = self.ghosts();
-        let ghost = std::mem::take(&mut self.slots[usize::from(at)].ghost);
-        let since = self.evictions.wrapping_sub(ghost >> 1);
-        let is_known = ghost != 0 && u64::from(since) <= ghosts;
-        if is_known {
-            self.returned[(ghost & 1) as usize] += 1.0;
+    /// Forgets the item that was evicted longest ago, if it was long ago.
+    fn forget_oldest(&mut self) -> Option<u16> {
+        let oldest = self.lists[usize::from(GHOST)].first;
+        if oldest == NONE || self.is_recent(self.slots[usize::from(oldest)].ghost) {
+            return None;
         }
-        is_known
+        self.forget(oldest);
+        Some(oldest)
+    }
+
+    /// Whether the item's key was evicted a short while before it came back, or looks so.
+    fn recall(&mut self, at: u16) -> bool {
+        self.recalls = (self.recalls + 1) % LOOK_ALIKES;
+        let ghost = std::mem::take(&mut self.slots[usize::from(at)].ghost);
+        ghost != 0 && self.is_recent(ghost) || self.recalls == 0
+    }
+
+    fn is_recent(&self, ghost: u32) -> bool {
+        self.evictions.wrapping_sub(ghost) < self.ghosts()
     }
 
     /// The number of evictions for which a key is remembered.
-    fn ghosts(&self) -> u64 {
-        u64::from(self.all_items) * GHOSTS / GHOST_ITEMS
-    }
-
-    fn follow_returns(&mut self) {
-        let new = self.returned[0] * (self.evicted[1] + 1.0);
-        let old = self.returned[1] * (self.evicted[0] + 1.0);
-        if new > old * 1.125 {
-            self.share += self.share / 4;
-        } else if old > new * 1.125 {
-            self.share -= self.share / 4;
+    fn ghosts(&self) -> u32 {
+        match self.policy {
+            Policy::Probation => self.all_items * GHOSTS / GHOST_ITEMS,
+            Policy::Clock | Policy::GClock => 0,
         }
-        self.share = self.share.clamp(LEAST_SHARE, MOST_SHARE);
-        self.evicted.iter_mut().chain(&mut self.returned).for_each(|count| *count /= 2.0);
     }
 
     fn unlist(&mut self, at: u16) {
@@ -288,9 +299,13 @@ impl Candidate {
         }
     }
 
-    /// Takes an item out of the cache, if it is held.
-    pub(super) fn take_out(&mut self, at: u16) {
+    /// Takes an item out of the cache, if it is held, or of the list of ghosts.
+    fn take_out(&mut self, at: u16) {
         if !self.holds(at) {
+            if self.knows(at) {
+                self.detach(LIST, at);
+                self.slots[usize::from(at)].class = NO_CLASS;
+            }
             return;
         }
         self.unlist(at);
@@ -305,8 +320,10 @@ impl Candidate {
     fn append(&mut self, order: usize, at: u16) {
         let slot = &mut self.slots[usize::from(at)];
         let class = usize::from(slot.class);
-        let queues = if order == QUEUE { &mut self.cache.queues } else { &mut self.lists };
-        let queue = &mut queues[class];
+        let queue = match order {
+            QUEUE => &mut self.cache.queues[class],
+            _ => &mut self.lists[class],
+        };
         queue.bytes += u64::from(slot.bytes);
         let previous = std::mem::replace(&mut queue.last, at);
         slot.links[order] = Links { previous, next: NONE };
@@ -322,8 +339,10 @@ impl Candidate {
     fn detach(&mut self, order: usize, at: u16) {
         let slot = self.slots[usize::from(at)];
         let class = usize::from(slot.class);
-        let queues = if order == QUEUE { &mut self.cache.queues } else { &mut self.lists };
-        let queue = &mut queues[class];
+        let queue = match order {
+            QUEUE => &mut self.cache.queues[class],
+            _ => &mut self.lists[class],
+        };
         queue.bytes -= u64::from(slot.bytes);
         let Links { previous, next } = slot.links[order];
         match previous {

@@ -1,7 +1,7 @@
 //! The keys of a sample: those with hashes below a threshold, in fixed memory.
 //!
 //! A key has a position, by which the simulations name what they keep of it. A key is known while a
-//! simulated cache holds it: who evicts it from the last one releases it.
+//! simulation knows of it: the last one that forgets it releases it.
 
 /// The end of a list.
 pub(super) const NONE: u16 = u16::MAX;
@@ -65,6 +65,11 @@ impl Keys {
     /// The share of all keys that is sampled.
     pub(super) fn rate(&self) -> f64 {
         1.0 / (1_u64 << self.shift) as f64
+    }
+
+    /// One key in `1 << shift` is sampled.
+    pub(super) fn shift(&self) -> u32 {
+        self.shift
     }
 
     /// The number of keys known.

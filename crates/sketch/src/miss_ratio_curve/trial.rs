@@ -2,11 +2,11 @@
 //! demotion.
 //!
 //! A simulated cache of the present size for each policy sees the reads of a sample of the keys.
-//! The sample is larger than that of the [curve](super), as small caches have few items, and few
-//! caches are cheap. Where a cache is large the rate falls at once, as there are more than
-//! [`MOST_KEYS`].
+//! At first the sample is larger than that of the [curve](super), so that the best policy is soon
+//! known. To watch whether it stays the best takes fewer keys: the rate falls as reads are counted,
+//! and at once where there are more than [`MOST_KEYS`].
 //!
-//! Invariant: a key is in the sample if and only if a cache holds it.
+//! Invariant: a key is in the sample if and only if a cache holds it, or remembers its eviction.
 
 use super::candidate::{Candidate, MOST_KEYS};
 use super::keys::Keys;
@@ -14,16 +14,23 @@ use super::policy::{POLICIES, Policy};
 use super::{Access, AccessKind, HALF_LIFE_SECONDS, SampledItem, class_of};
 
 /// At first one key in `1 << FIRST_SHIFT` is sampled.
-const FIRST_SHIFT: u32 = 5;
+const FIRST_SHIFT: u32 = 4;
+
+/// After this many reads of sampled keys it is half of that, down to one in `1 << LATER_SHIFT`, and
+/// further while there are more than [`ENOUGH_KEYS`].
+const READS_AT_RATE: u32 = 16_384;
+const LATER_SHIFT: u32 = 5;
+const ENOUGH_KEYS: usize = 2000;
 
 /// A policy is better only if the other one missed more reads by this part of its misses.
-const LEAST_GAIN: f64 = 0.01;
+const LEAST_GAIN: f64 = 0.001;
 
-/// And by this many standard deviations of the reads that only one of them missed.
-const STANDARD_DEVIATIONS: f64 = 2.5;
+/// And by this many standard deviations of the reads that only one of them missed. In simulations
+/// of real traces, to wait for more certainty cost more misses than a change without a cause, as
+/// the policies are about equal then.
+const STANDARD_DEVIATIONS: f64 = 0.5;
 
-/// From this number of misses on, all counts are halved, so that they follow the load. It is enough
-/// to tell a gain of 1 % where the policies differ in a sixth of their misses.
+/// From this number of misses on, all counts are halved, so that they follow the load.
 const MOST_MISSES: f64 = 16_384.0;
 
 /// A cache of the present size for each policy, which all see the same reads, and what they missed.
@@ -35,6 +42,8 @@ pub struct Trial {
     /// In the order of [`Policy::ALL`].
     candidates: [Candidate; POLICIES],
     missed: Missed,
+    /// Reads that were counted at the present rate.
+    reads_at_rate: u32,
     halved_seconds: u32,
 }
 
@@ -51,6 +60,7 @@ impl Trial {
             memory_bytes,
             candidates: Policy::ALL.map(Candidate::new),
             missed: Missed::default(),
+            reads_at_rate: 0,
             halved_seconds: 0,
         };
         trial.resize(memory_bytes);
@@ -108,7 +118,14 @@ impl Trial {
         let found = self.keys.find(hash);
         if matches!(kind, AccessKind::Hit(_) | AccessKind::Miss) {
             let is_in = |cache: &mut Candidate| found.is_some_and(|at| cache.read(at));
-            self.missed.count(self.candidates.each_mut().map(is_in));
+            let is_held = self.candidates.each_mut().map(is_in);
+            // What is hit and not known the trial was not told of yet; before they evict, the
+            // caches are alike.
+            let tells = found.is_some() || matches!(kind, AccessKind::Miss);
+            if tells && self.candidates[0].has_evicted() {
+                self.missed.count(is_held);
+                self.reads_at_rate += 1;
+            }
         }
         match (kind, found) {
             (AccessKind::Miss, found) => {
@@ -122,21 +139,42 @@ impl Trial {
                 let is_fill = self.keys.set_missed(at, false);
                 self.put(at, item, !is_fill);
             }
-            // What is hit was stored before the trial began.
             (AccessKind::Hit(item) | AccessKind::Store(item), None) => self.insert(hash, item),
             (AccessKind::Delete, found) => found.into_iter().for_each(|at| self.remove(at)),
+        }
+        if self.reads_at_rate >= READS_AT_RATE {
+            self.reads_at_rate = 0;
+            if self.keys.shift() < LATER_SHIFT || self.keys.count() > ENOUGH_KEYS {
+                self.halve_rate();
+            }
+        }
+    }
+
+    /// Takes an item that the real cache held before the trial began; one whose key is known
+    /// already changes nothing. Policies spare one that `was_read`.
+    pub fn add_held(&mut self, hash: u64, item: SampledItem, was_read: bool) {
+        if hash >= self.threshold() || self.keys.find(hash).is_some() {
+            return;
+        }
+        self.insert(hash, item);
+        if was_read && let Some(at) = self.keys.find(hash) {
+            self.candidates.iter_mut().for_each(|cache| _ = cache.read(at));
         }
     }
 
     fn insert(&mut self, hash: u64, item: SampledItem) {
         while self.keys.is_full() {
-            self.keys.halve_rate().into_iter().for_each(|at| self.remove(at));
-            self.resize(self.memory_bytes);
+            self.halve_rate();
         }
         if hash < self.threshold() {
             let at = self.keys.insert(hash);
             self.put(at, item, true);
         }
+    }
+
+    fn halve_rate(&mut self) {
+        self.keys.halve_rate().into_iter().for_each(|at| self.remove(at));
+        self.resize(self.memory_bytes);
     }
 
     /// Stores an item in all caches if it `is_new`, else where it is not held, and evicts what is
@@ -153,26 +191,20 @@ impl Trial {
 
     fn evict(&mut self) {
         while let Some(at) = self.candidates.iter_mut().find_map(Candidate::evict) {
-            if !self.is_held(at) {
-                self.release(at);
+            if !self.is_known(at) {
+                self.keys.release(at);
             }
         }
     }
 
-    /// Whether a cache holds a key.
-    fn is_held(&self, at: u16) -> bool {
-        self.candidates.iter().any(|cache| cache.holds(at))
+    /// Whether a cache knows a key.
+    fn is_known(&self, at: u16) -> bool {
+        self.candidates.iter().any(|cache| cache.knows(at))
     }
 
     /// Takes a key out of all caches and of the sample.
     fn remove(&mut self, at: u16) {
-        self.candidates.iter_mut().for_each(|cache| cache.take_out(at));
-        self.release(at);
-    }
-
-    /// Takes a key that no cache holds out of the sample.
-    fn release(&mut self, at: u16) {
-        self.candidates.iter_mut().for_each(|cache| cache.forget_ghost(at));
+        self.candidates.iter_mut().for_each(|cache| cache.forget(at));
         self.keys.release(at);
     }
 
@@ -180,7 +212,7 @@ impl Trial {
     #[cfg(test)]
     pub(super) fn check(&self) {
         self.candidates.iter().for_each(Candidate::check);
-        let held = (0..MOST_KEYS as u16).filter(|at| self.is_held(*at));
+        let held = (0..MOST_KEYS as u16).filter(|at| self.is_known(*at));
         assert!(held.eq(self.keys.positions()));
     }
 

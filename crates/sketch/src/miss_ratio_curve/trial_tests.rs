@@ -91,18 +91,21 @@ fn a_load_that_both_policies_serve_alike_changes_nothing() {
 /// Few reads that differ by chance are no reason to change, nor are many that differ little.
 #[test]
 fn a_difference_must_be_larger_than_chance_and_worth_a_change() {
-    // Reads that all three policies missed, that CLOCK missed alone, and that probation did.
-    let better = |all, clock, probation| {
+    // Reads that all policies missed, and those that each missed alone.
+    let better = |all, alone: [f64; 3]| {
         let mut missed = Missed::default();
-        (missed.0[0], missed.0[0b110], missed.0[0b011]) = (all, clock, probation);
+        missed.0[0] = all;
+        [missed.0[0b110], missed.0[0b101], missed.0[0b011]] = alone;
         Policy::ALL.map(|policy| missed.better_than(policy))
     };
-    assert_eq!(better(0.0, 0.0, 0.0), [None; 3]);
-    assert_eq!(better(100.0, 5.0, 0.0), [None; 3]);
-    assert_eq!(better(100.0, 10.0, 0.0), [Some(Policy::GClock), None, None]);
-    assert_eq!(better(100.0, 0.0, 10.0), [None, None, Some(Policy::Clock)]);
-    assert_eq!(better(20_000.0, 150.0, 0.0), [None; 3]);
-    assert_eq!(better(10_000.0, 150.0, 0.0), [Some(Policy::GClock), None, None]);
+    let [clock, gclock, probation] = Policy::ALL.map(Some);
+    assert_eq!(better(0.0, [0.0; 3]), [None; 3]);
+    assert_eq!(better(100.0, [24.0, 22.0, 60.0]), [None, None, gclock]);
+    assert_eq!(better(100.0, [60.0, 22.0, 24.0]), [gclock, None, None]);
+    assert_eq!(better(100.0, [60.0, 30.0, 22.0]), [probation, probation, None]);
+    assert_eq!(better(100.0, [20.0, 30.0, 40.0]), [None, clock, clock]);
+    assert_eq!(better(20_000.0, [15.0, 0.0, 0.0]), [None; 3]);
+    assert_eq!(better(10_000.0, [15.0, 0.0, 0.0]), [gclock, None, None]);
 }
 
 #[test]

@@ -46,6 +46,34 @@ fn a_scan_drives_out_what_clock_would_lose() {
     }
 }
 
+/// What was there before is on probation, too: it leaves if it was never read.
+#[test]
+fn probation_begins_with_the_items_that_are_there() {
+    const KEYS: usize = 60_000;
+    let toy = Toy::new(2 << 20, 32 << 10, true, 2 * KEYS);
+    let (mut pool, helper) = (Pool::new(&toy.memory), Pool::new(&toy.memory));
+    let held = |from: usize, to: usize, is_read: bool| {
+        let numbers = (from..to).filter(|number| (number % 4 == 0) == is_read);
+        numbers.filter(|number| toy.words[*number].load(Ordering::Acquire) != 0).count()
+    };
+    toy.memory.set_eviction(Eviction::Clock);
+    for number in 0..KEYS {
+        assert!(toy.set(&mut pool, &helper, number, 40));
+        if number % 4 == 0 {
+            toy.with(&pool, number, |item| item.mark_accessed(item.header(), NOW.seconds));
+        }
+    }
+    toy.memory.set_eviction(Eviction::Probation);
+    let (read, unread) = (held(0, KEYS, true), held(0, KEYS, false));
+    assert!(read > 1000 && unread > 3000, "{read}, {unread}");
+    for number in KEYS..KEYS + unread / 2 {
+        assert!(toy.set(&mut pool, &helper, number, 40));
+    }
+    assert_eq!(held(0, KEYS, true), read);
+    let left = held(0, KEYS, false);
+    assert!(left < unread * 6 / 10, "{left} of {unread}");
+}
+
 #[test]
 fn a_change_of_the_policy_loses_no_item_and_gives_its_memory_back() {
     const KEYS: usize = 60_000;
