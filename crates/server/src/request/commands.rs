@@ -104,16 +104,21 @@ pub fn run<S: Store>(
             }
         }
         Command::Watch(arguments) => watch(context, slot, *arguments, reply),
-        Command::RefreshCertificates if state.has_certificates() => {
-            match state.refresh_certificates() {
+        Command::RefreshCertificates => {
+            let result = if state.has_certificates() {
+                state.refresh_certificates()
+            } else {
+                Err("Error TLS not enabled".into())
+            };
+            match result {
                 Ok(()) => reply.ok(out),
-                Err(error) => reply.line(out, error.as_bytes()),
+                // As in memcached, `noreply` does not silence it.
+                Err(error) => out.extend_from_slice(format!("{error}\r\n").as_bytes()),
             }
         }
-        Command::RefreshCertificates
-        | Command::DebugTime(_)
-        | Command::DebugItem(_)
-        | Command::Misbehave => reply.problem(out, Problem::UNKNOWN),
+        Command::DebugTime(_) | Command::DebugItem(_) | Command::Misbehave => {
+            reply.problem(out, Problem::UNKNOWN);
+        }
     }
 }
 

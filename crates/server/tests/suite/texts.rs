@@ -38,5 +38,10 @@ pub const SCRIPTS: &[(&str, &str)] = &[
         "STORED\r\nVALUE z 0 0\r\n\r\nEND\r\nOK\r\nEND\r\nSTORED\r\nVALUE z 7 1\r\nz\r\nEND\r\n",
     ),
     ("shutdown\r\n", "SERVER_ERROR: shutdown not enabled\r\n"),
+    // There are no certificates. The error is not silenced by `noreply`.
+    (
+        "refresh_certs\r\nrefresh_certs noreply\r\n",
+        "Error TLS not enabled\r\nError TLS not enabled\r\n",
+    ),
     ("stats reset\r\nstats nonsense\r\n", "RESET\r\nERROR\r\n"),
 ];
