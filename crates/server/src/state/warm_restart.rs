@@ -180,13 +180,13 @@ fn partial(path: &Path) -> PathBuf {
 }
 
 /// Checks what `-e` names: nothing yet or a regular file, as opening a named pipe would wait for a
-/// writer; and the `.meta` file that memcached keeps next to a memory file of its own. If that is
-/// empty, memcached was interrupted while it wrote; memcached refuses to start then, and so does
-/// this server.
+/// writer, in a folder where [`save`] can create one; and the `.meta` file that memcached keeps
+/// next to a memory file of its own. If that is empty, memcached was interrupted while it wrote;
+/// memcached refuses to start then, and so does this server.
 ///
 /// # Errors
 ///
-/// If either is not so; the message says what to do.
+/// If any of it is not so; the message says what to do.
 pub fn check_named_file(path: &Path) -> Result<(), String> {
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         let name = path.display();
@@ -200,7 +200,16 @@ pub fn check_named_file(path: &Path) -> Result<(), String> {
         let name = Path::new(&name).display();
         return Err(format!("-e: {name} is empty: memcached did not finish writing it; remove it"));
     }
-    Ok(())
+    let trial = partial(path);
+    let _ = fs::remove_file(&trial);
+    let created = File::options().write(true).create_new(true).open(&trial);
+    created.and_then(|_| fs::remove_file(&trial)).map_err(|error| {
+        let name = trial.display();
+        format!(
+            "-e: cannot create {name}, so the items could not be saved: {error}; name a file \
+            in a folder where this user may write"
+        )
+    })
 }
 
 /// Writes the live items of an index to a file. Requires: no other thread changes the index; all
@@ -730,6 +739,9 @@ mod tests {
         fs::write(&meta, b"").unwrap();
         assert!(check_named_file(&path).is_err_and(|error| error.contains("remove it")));
         fs::remove_file(&meta).unwrap();
+        assert!(!partial(&path).exists(), "the trial leaves nothing");
+        let nowhere = path.join("items");
+        assert!(check_named_file(&nowhere).is_err_and(|error| error.contains("cannot create")));
     }
 
     #[test]
