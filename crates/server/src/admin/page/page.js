@@ -63,7 +63,7 @@ const charts = [
             { column: "received_bytes_per_second", name: "received" }] },
   { id: "evicting", title: "Evictions a second", area: true, text: short,
     lines: [{ column: "evictions_per_second", name: "evictions a second" }] },
-  { id: "processor", title: "Processor", area: true, text: (x) => percent(x, 0),
+  { id: "processor", title: "Processor", least: 0.1, area: true, text: (x) => percent(x, 0),
     lines: [{ column: "cpu_cores", name: "of one core" }] },
   { id: "clients", title: "Connections", area: true, text: short,
     lines: [{ column: "connections", name: "open" }] },
@@ -89,7 +89,7 @@ function roundUp(number, base) {
 function scaleOf(chart, known) {
   const largest = known.reduce((a, b) => Math.max(a, b), 0);
   if (!chart.isLogarithmic) {
-    const most = chart.most ?? roundUp(largest, chart.base);
+    const most = chart.most ?? roundUp(Math.max(largest, chart.least ?? 0), chart.base);
     return [(value) => value / most, [0, most / 2, most]];
   }
   const smallest = known.reduce((a, b) => Math.min(a, b), largest);
