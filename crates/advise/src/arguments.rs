@@ -15,7 +15,7 @@ use amalgam_bench::measure::{parse_count, parse_size};
 pub struct AdviseArguments {
     /// File with a trace: lines of `watch fetchers mutations deletions`, or comma-separated; `-` is
     /// standard input
-    #[arg(value_name = "TRACE", required_unless_present = "server", conflicts_with = "server")]
+    #[arg(value_name = "TRACE", conflicts_with = "server")]
     pub trace: Option<PathBuf>,
     /// Watch this server instead of reading a file (Amalgam or memcached)
     #[arg(long, value_name = "HOST:PORT")]

@@ -105,7 +105,10 @@ impl Source {
                 let reading = reading.with_context(|| path.display().to_string())?;
                 (reading, DEFAULT_MEMORY_BYTES, 1)
             }
-            (None, None) => return Err(UsageError::new("advise needs a trace, or --server").into()),
+            (None, None) => {
+                let text = "name a file with a trace, or a server to watch: --server HOST:PORT";
+                return Err(UsageError::new(text).into());
+            }
         };
         tell_gaps(&reading);
         let memory_bytes = arguments.memory.unwrap_or(memory);

@@ -30,7 +30,7 @@ fn wrong_usage_of_every_command_ends_with_2() {
             "HOST:PORT",
         ),
         (&["bench", "index", "--keys", "0"], "amalgam-lab"),
-        (&["advise"], "TRACE"),
+        (&["advise"], "a server to watch"),
         (&["advise", "--server", "127.0.0.1:1", "--rounds", "0"], "--rounds"),
         (&["advise", "--server", "127.0.0.1:1", "--engine", "steam"], "steam"),
         (&["advise", "--server", "nowhere"], "--server nowhere: must be HOST:PORT"),
