@@ -28,9 +28,14 @@ use crate::{Configuration, Engine, Eviction, OpenError, Worker};
 #[derive(Clone, Debug)]
 pub struct MapBuilder {
     configuration: Configuration,
+    /// None if it follows from the memory.
+    expected_items: Option<usize>,
     listener: Listener,
 }
 
+/// Bytes of memory for each item that the table has room for, unless told otherwise. Items are
+/// seldom longer in the mean: a table for more would be larger than it ever has to be.
+const BYTES_PER_EXPECTED_ITEM: usize = 4096;
 /// The default number of handles that may exist at once.
 const HANDLES: usize = 64;
 /// The largest number of handles that may exist at once.
@@ -44,7 +49,7 @@ impl Default for MapBuilder {
             seed: HashSeed::new(RandomState::new().hash_one(0_u8)),
             ..Configuration::default()
         };
-        Self { configuration, listener: Listener::default() }
+        Self { configuration, expected_items: None, listener: Listener::default() }
     }
 }
 
@@ -129,8 +134,9 @@ impl MapBuilder {
         self
     }
 
-    /// The number of items that the table is built for. The table grows when there are more, except
-    /// that of [`Pipeline`](crate::Pipeline), whose size follows from this number and the memory.
+    /// The number of items that the table is built for; by default one for each 4 KiB of memory,
+    /// and 65,536 at most. The table grows when there are more, except that of
+    /// [`Pipeline`](crate::Pipeline), whose size follows from this number and the memory.
     ///
     /// ```
     /// use amalgam_index::{Map, MapBuilder};
@@ -141,7 +147,7 @@ impl MapBuilder {
     /// ```
     #[must_use]
     pub fn expected_items(mut self, items: usize) -> Self {
-        self.configuration.expected_items = items;
+        self.expected_items = Some(items);
         self
     }
 
@@ -234,7 +240,11 @@ impl MapBuilder {
                 "a map has 1 to {MOST_HANDLES} handles, not {handles}"
             )));
         }
-        let index = E::open(&self.configuration)?;
+        let mut configuration = self.configuration.clone();
+        let fitting = configuration.memory_bytes / BYTES_PER_EXPECTED_ITEM;
+        configuration.expected_items =
+            self.expected_items.unwrap_or(configuration.expected_items.min(fitting));
+        let index = E::open(&configuration)?;
         self.listener.listen_to(&index);
         let shared = Arc::new(Shared::new(index, self.listener.clone()));
         // Before the thread starts, and before anybody can take a handle: the index has no worker
