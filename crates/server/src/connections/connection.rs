@@ -186,7 +186,9 @@ impl Connection {
                 self.is_readable = is_full || self.is_hung_up;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.is_readable = false;
+                // A TLS session takes a short read for the last one: the end, of which an event
+                // came before, may be behind it.
+                self.is_readable = self.is_hung_up;
                 return Received::Nothing;
             }
             Err(_) => {

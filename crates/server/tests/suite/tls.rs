@@ -288,3 +288,17 @@ fn bytes_that_are_not_tls_close_the_connection() {
     assert!(half.read(&mut [0]).is_err(), "the server waits for the rest");
     assert!(is_served(connect(&server, 0, &Arc::new(client(BOTH, None)))));
 }
+
+/// The end comes right behind what it cuts off, so that the server is told of both at once.
+#[test]
+fn a_client_that_goes_in_the_middle_of_a_record_leaves_no_connection() {
+    let server = start(tls(), &[Security::AsServer]);
+    for _ in 0..100 {
+        let mut stream = server.stream(0);
+        stream.write_all(b"\x16\x03\x01\x01\0\x01").expect("sends");
+        stream.shutdown(std::net::Shutdown::Write).expect("is open");
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+        let rest = stream.read_to_end(&mut Vec::new());
+        assert!(rest.is_ok(), "the server waits for a client that has gone");
+    }
+}
