@@ -2,14 +2,15 @@
 //! byte says how many keys there are and how their hashes collide.
 #![no_main]
 
-use amalgam_conformance::random;
+use amalgam_conformance::random::Sequence;
 use amalgam_index::{hotring, memc3, mercury, pipeline};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    random::from_bytes::<mercury::Mercury>(data);
-    random::from_bytes::<memc3::Memc3>(data);
-    random::from_bytes::<hotring::HotRingR>(data);
-    random::from_bytes::<hotring::HotRingS>(data);
-    random::from_bytes::<pipeline::Pipeline>(data);
+    let Some(sequence) = Sequence::from_bytes(data) else { return };
+    sequence.check::<mercury::Mercury>();
+    sequence.check::<memc3::Memc3>();
+    sequence.check::<hotring::HotRingR>();
+    sequence.check::<hotring::HotRingS>();
+    sequence.check::<pipeline::Pipeline>();
 });

@@ -391,38 +391,52 @@ fn run<I: Engine>(hash: HashSeed, keys: usize, cases: usize) {
     }
 }
 
-/// Bytes that choose a step of [`from_bytes`].
+/// Bytes that choose a step of [`Sequence::from_bytes`].
 const STEP_BYTES: usize = 4;
 
 /// How many keys with colliding hashes there may be: at most as many as every engine has room for.
 const COLLIDING_KEYS: [usize; 4] = [2, 3, 5, MAX_COLLIDING_KEYS];
 const MAX_COLLIDING_KEYS: usize = 6;
 
-/// One sequence whose steps, keys and hashes `bytes` choose instead of chance: for a fuzzer, which
+/// A sequence whose steps, keys and hashes bytes choose instead of chance: for a fuzzer, which
 /// learns what they lead to. Every few bytes are the seed of one step, so that a change of some
-/// bytes leaves the other steps alone. Panics where the engine differs from the model.
-pub fn from_bytes<I: Engine>(bytes: &[u8]) {
-    let Some((shape, bytes)) = bytes.split_first() else { return };
-    // Keys whose hashes collide share a bucket, which evicts when it is full.
-    let (seed, keys) = match shape / 4 % 4 {
-        0 => (HashSeed::new(3), [2, 5, 40, 300]),
-        1 => (weak_seed(0), COLLIDING_KEYS),
-        2 => (weak_seed(0xff), COLLIDING_KEYS),
-        _ => (weak_seed(0xff << 56), COLLIDING_KEYS),
-    };
-    let keys = keys[usize::from(shape % 4)];
-    let settings = Configuration { seed, ..configuration() };
-    let strategy = step(keys);
-    let steps = bytes.chunks(STEP_BYTES).map(|chunk| {
-        let mut seed = [0; 32];
-        seed[..chunk.len()].copy_from_slice(chunk);
-        let source = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
-        let mut runner = TestRunner::new_with_rng(Config::default(), source);
-        strategy.new_tree(&mut runner).expect("nothing is filtered out").current()
-    });
-    let steps: Vec<_> = steps.collect();
-    if let Err(failure) = compare::<I>(&settings, keys, &steps) {
-        panic!("{} differs from model: {failure} in {steps:#?}", I::NAME);
+/// bytes leaves the other steps alone.
+pub struct Sequence {
+    settings: Configuration,
+    keys: usize,
+    steps: Vec<Step>,
+}
+
+impl Sequence {
+    /// The sequence that `bytes` choose; None without any.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (shape, bytes) = bytes.split_first()?;
+        // Keys whose hashes collide share a bucket, which evicts when it is full.
+        let (seed, keys) = match shape / 4 % 4 {
+            0 => (HashSeed::new(3), [2, 5, 40, 300]),
+            1 => (weak_seed(0), COLLIDING_KEYS),
+            2 => (weak_seed(0xff), COLLIDING_KEYS),
+            _ => (weak_seed(0xff << 56), COLLIDING_KEYS),
+        };
+        let keys = keys[usize::from(shape % 4)];
+        let settings = Configuration { seed, ..configuration() };
+        let strategy = step(keys);
+        let steps = bytes.chunks(STEP_BYTES).map(|chunk| {
+            let mut seed = [0; 32];
+            seed[..chunk.len()].copy_from_slice(chunk);
+            let source = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+            let mut runner = TestRunner::new_with_rng(Config::default(), source);
+            strategy.new_tree(&mut runner).expect("nothing is filtered out").current()
+        });
+        let steps = steps.collect();
+        Some(Self { settings, keys, steps })
+    }
+
+    /// Panics where the engine differs from the model.
+    pub fn check<I: Engine>(&self) {
+        if let Err(failure) = compare::<I>(&self.settings, self.keys, &self.steps) {
+            panic!("{} differs from model: {failure} in {:#?}", I::NAME, self.steps);
+        }
     }
 }
 
