@@ -63,7 +63,7 @@ impl TurnBudget {
 
 /// See [`TurnBudget`].
 const SLICES_A_TURN: usize = 16;
-const REPORTS_A_TURN: usize = 2;
+const REPORTS_A_TURN: usize = 1;
 const HANDSHAKES_A_TURN: usize = 4;
 const COPIED_BYTES_A_TURN: usize = 1 << 20;
 const LONG_BYTES_A_TURN: usize = 256 << 10;
