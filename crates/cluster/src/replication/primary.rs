@@ -32,6 +32,11 @@ pub(crate) use catch_up::chunk;
 /// share one scan of the items. Further changes wait.
 const CHANGES_MAX: usize = 16;
 pub(crate) const NAMED_CHANGES_MAX: usize = 256;
+/// As [`NAMED_CHANGES_MAX`], while this node is alone and its log lacks few items: a crash loses
+/// what the log lacks, so the partitions do not wait for each other.
+const LONE_CHANGES_MAX: usize = 16 * NAMED_CHANGES_MAX;
+/// The items that a scan finds for all changes, about, up to which more of these share it.
+const LONE_ITEMS_MAX: usize = 1 << 16;
 /// During a failover a learner may be silent this many times longer than otherwise: all nodes are
 /// loading, no write waits for it, and starting over is expensive.
 const FAILOVER_PATIENCE: u64 = 4;
@@ -134,6 +139,9 @@ pub struct ReplicationPrimary {
     unacknowledged: Arc<UnacknowledgedIds>,
     set_changes: BTreeMap<u64, ReplicaSetChange>,
     next_change: u64,
+    /// The most items that the scan found for a change of a set since this node is alone, or is
+    /// not; None before the first one.
+    most_scanned_items: Option<usize>,
     /// Rack of each node that named one.
     racks: BTreeMap<NodeId, String>,
     /// Peers that timed out or refused, and until when they are not chosen; `u64::MAX` is for the
@@ -168,6 +176,7 @@ impl ReplicationPrimary {
             unacknowledged: Arc::new(UnacknowledgedIds::new(settings.backups > 0)),
             set_changes: BTreeMap::new(),
             next_change: 1,
+            most_scanned_items: None,
             racks: BTreeMap::new(),
             suspected: BTreeMap::new(),
             acknowledged: Vec::new(),
@@ -359,6 +368,7 @@ impl ReplicationPrimary {
         if let Some(change) = self.set_changes.get_mut(&number)
             && let CatchUpStage::ScanningItems(items) = &mut change.stage
         {
+            self.most_scanned_items = self.most_scanned_items.max(Some(items.len()));
             change.stage = CatchUpStage::CopyingItems(std::mem::take(items));
         }
     }
@@ -587,6 +597,16 @@ impl ReplicationPrimary {
 
     /// Commits silent backups out of their sets, and begins to add backups to sets that are too
     /// small.
+    /// Changes of sets of named items that may be in progress.
+    fn named_changes_max(&self) -> usize {
+        match self.most_scanned_items.filter(|_| self.is_alone()) {
+            Some(items) => {
+                (LONE_ITEMS_MAX / items.max(1)).clamp(NAMED_CHANGES_MAX, LONE_CHANGES_MAX)
+            }
+            None => NAMED_CHANGES_MAX,
+        }
+    }
+
     fn change_sets(
         &mut self,
         now_ms: u64,
@@ -625,9 +645,10 @@ impl ReplicationPrimary {
         // Changes in progress, of chunks and of named items.
         let mut begun = [changing.len() - named, named];
         let is_idle = changing.is_empty() && !wanted.is_empty();
+        let named_most = self.named_changes_max();
         for (has_no_silent, ids, set) in wanted {
             let (begun, most) = match is_named(ids) {
-                true => (&mut begun[1], NAMED_CHANGES_MAX),
+                true => (&mut begun[1], named_most),
                 false => (&mut begun[0], CHANGES_MAX),
             };
             if *begun >= most || changing.iter().any(|other| other.overlaps(ids)) {

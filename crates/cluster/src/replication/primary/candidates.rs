@@ -18,6 +18,7 @@ impl ReplicationPrimary {
         self.others.retain(|peer| *peer != self.me);
         if self.is_alone() != was_alone {
             self.min_backups_seen = None;
+            self.most_scanned_items = None;
         }
     }
 

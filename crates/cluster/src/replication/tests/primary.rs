@@ -3,7 +3,7 @@
 use super::super::*;
 use super::{id, ids, owner};
 use crate::chunks::{ChunkStore, ClientState, StoreError};
-use crate::ids::{ChunkId, NodeId};
+use crate::ids::{ChunkId, Creator, NodeId};
 
 /// The store of an owner whose chunks nobody reads.
 struct Empty;
@@ -94,6 +94,34 @@ fn a_node_that_is_alone_is_its_own_backup_until_there_is_another() {
     settle(&mut primary, other);
     assert!(primary.accepts(id(1)));
     assert_eq!(primary.backups(id(1)), Some(&[other][..]));
+}
+
+#[test]
+fn a_node_that_is_alone_copies_few_items_into_its_log_at_once() {
+    let settings = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
+    // Items of each partition, and changes begun once the first scan has found them.
+    for (items, changes) in [(0, 4_095), (3, 4_095), (100, 655), (10_000, 256)] {
+        let mut primary = ReplicationPrimary::new(owner(), settings);
+        primary.set_members([owner()].into_iter());
+        for partition in Creator::partitions() {
+            primary.set_backups(partition.ids(), Vec::new());
+        }
+        let begun = |primary: &mut ReplicationPrimary, now_ms: u64| {
+            let mut out = Vec::new();
+            primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| ClientState::default(), &mut out);
+            primary.pending_item_scans().collect::<Vec<_>>()
+        };
+        let first = begun(&mut primary, 10);
+        assert_eq!(first.len(), 256, "how many items there are is not known");
+        for (number, ids) in &first {
+            for key in 0..items {
+                primary.add_scanned_item(*number, (ids.first(), format!("{key}").into_bytes()));
+            }
+            primary.finish_item_scan(*number);
+        }
+        let in_progress = first.len() + begun(&mut primary, 20).len();
+        assert_eq!(in_progress, changes, "{items} items a partition");
+    }
 }
 
 #[test]
