@@ -595,8 +595,6 @@ impl ReplicationPrimary {
         }
     }
 
-    /// Commits silent backups out of their sets, and begins to add backups to sets that are too
-    /// small.
     /// Changes of sets of named items that may be in progress.
     fn named_changes_max(&self) -> usize {
         match self.most_scanned_items.filter(|_| self.is_alone()) {
@@ -607,6 +605,8 @@ impl ReplicationPrimary {
         }
     }
 
+    /// Commits silent backups out of their sets, and begins to add backups to sets that are too
+    /// small.
     fn change_sets(
         &mut self,
         now_ms: u64,
