@@ -34,7 +34,7 @@ const LIST: usize = 1;
 /// In place of the class of an item that is held: that of one whose eviction is remembered, which
 /// a list of this number holds.
 const GHOST: u8 = CLASSES as u8;
-/// And that of any other.
+/// That of an item that is neither held nor remembered.
 const NO_CLASS: u8 = u8::MAX;
 
 /// What is known of an item.
@@ -71,6 +71,7 @@ pub(super) struct Candidate {
     listed: [u32; CLASSES],
     all_items: u32,
     evictions: u32,
+    /// Items that were looked up among the ghosts, modulo [`LOOK_ALIKES`].
     recalls: u32,
 }
 
