@@ -38,7 +38,7 @@ use crate::client_connection::ClientError;
 use crate::clock::{boot_ms, unix_ms};
 use crate::cluster_status::Overview;
 use crate::handshake::Credentials;
-use crate::late::{Done, LateOperations, NewOperation, ValueSource};
+use crate::late::{Done, LateOperations, NewOperation, ValueUse};
 use crate::membership::{Joined, Membership, Snapshot};
 use crate::node_engines::NodeEngines;
 use crate::node_state::NodeState;
@@ -595,11 +595,7 @@ impl LateAnswers for GatewayWorker<'_> {
             return Begun::Now;
         };
         let owner = client.owner(ChunkId::named(op.key.hash()));
-        let value = match op.verb {
-            Verb::Store(store) => ValueSource::Sent(store.value.len()),
-            Verb::Get(_) => ValueSource::Read(op.key.hash()),
-            _ => ValueSource::Sent(0),
-        };
+        let value = ValueUse::of(op);
         let is_repeatable = match op.verb {
             Verb::Get(get) => !ItemVerb::Get(get).changes(),
             _ => false,
@@ -650,7 +646,7 @@ impl LateAnswers for GatewayWorker<'_> {
         let number = FIRST_FLUSH + self.flush_count;
         self.flush_count += 1;
         let (owner, is_repeatable) = (Some(self.gateway.joined.peer), false);
-        let value = ValueSource::Sent(0);
+        let value = ValueUse::default();
         self.late.begin(&NewOperation { ticket, is_repeatable, owner, value }, number);
         self.flushes.push((number, receiver));
         None

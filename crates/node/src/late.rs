@@ -17,6 +17,7 @@ use amalgam_cluster::IntHashMap;
 use amalgam_cluster::chunks::{ChunkError, Response};
 use amalgam_cluster::overlay::Peer;
 use amalgam_index::Ticket;
+use amalgam_op::{Get, Op, Outcome, Store, StoreMode, Verb};
 
 /// Operations of a worker that one node has under way, at most.
 const OPERATIONS_MAX: usize = 256;
@@ -120,19 +121,39 @@ struct InFlight {
     owner: Option<Peer>,
     /// Bytes that it counts for.
     bytes: usize,
-    /// The key's hash, if it reads.
+    /// The key's hash, if its owner reads the value.
     read_hash: Option<u64>,
     /// Whether it counts as a read of an unknown key.
     is_unknown: bool,
 }
 
-/// The value that an operation sends or asks for.
-#[derive(Clone, Copy, Debug)]
-pub enum ValueSource {
-    /// One of this length in bytes is sent.
-    Sent(usize),
-    /// That of the key with this hash is asked for.
-    Read(u64),
+/// The value that an operation is about.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ValueUse {
+    /// Bytes that are sent for it.
+    pub sent_bytes: usize,
+    /// The key's hash, if the owner reads the value: to answer with it, to add to it, or to send
+    /// it to backups.
+    pub read_hash: Option<u64>,
+    /// Whether it is sent to backups, too, where there are some.
+    pub is_written: bool,
+}
+
+impl ValueUse {
+    /// What an operation does with a value.
+    pub fn of(op: &Op<'_>) -> Self {
+        let (sent_bytes, is_read) = match op.verb {
+            Verb::Get(_) => (0, true),
+            Verb::Store(Store { mode, value, .. }) => {
+                (value.len(), matches!(mode, StoreMode::Append | StoreMode::Prepend))
+            }
+            Verb::Delete(delete) => (0, delete.marks_stale && !delete.drops_value),
+            Verb::Arithmetic(_) => (0, false),
+        };
+        // Few other reads change the item.
+        let is_written = !matches!(op.verb, Verb::Get(Get { touch: None, .. }));
+        Self { sent_bytes, read_hash: is_read.then(|| op.key.hash()), is_written }
+    }
 }
 
 /// An operation to begin.
@@ -144,8 +165,8 @@ pub struct NewOperation {
     pub is_repeatable: bool,
     /// The node that executes it; None if the client has to find it.
     pub owner: Option<Peer>,
-    /// The value that comes with it or with its answer.
-    pub value: ValueSource,
+    /// What it does with a value.
+    pub value: ValueUse,
 }
 
 /// The operations of all connections of a worker.
@@ -174,18 +195,24 @@ impl LateOperations {
         fits && load.operations < OPERATIONS_MAX
     }
 
-    /// Bytes that an operation counts for, and whether it reads an unknown key.
+    /// Bytes that an operation counts for, and whether it reads an unknown key. A long value that
+    /// is written counts twice, as others wait for the owner and then for its backups.
     fn expected_bytes(&self, operation: &NewOperation) -> (usize, bool) {
-        let hash = match operation.value {
-            ValueSource::Sent(bytes) => return (bytes, false),
-            ValueSource::Read(hash) => hash,
+        let ValueUse { sent_bytes, read_hash, is_written } = operation.value;
+        let known = read_hash.map(|hash| self.lengths.get(hash));
+        let (read_bytes, is_unknown) = match known {
+            None => (0, false),
+            Some(Some(bytes)) => (bytes, false),
+            Some(None) => {
+                let unknown = self.loads.get(&operation.owner).map_or(0, |load| load.unknown);
+                let is_probe = unknown < UNKNOWN_MAX;
+                let most = if is_probe { SHORT_BYTES } else { usize::MAX };
+                (self.value_bytes.min(most), true)
+            }
         };
-        if let Some(bytes) = self.lengths.get(hash) {
-            return (bytes, false);
-        }
-        let unknown = self.loads.get(&operation.owner).map_or(0, |load| load.unknown);
-        let is_probe = unknown < UNKNOWN_MAX;
-        (if is_probe { self.value_bytes.min(SHORT_BYTES) } else { self.value_bytes }, true)
+        let bytes = sent_bytes + read_bytes;
+        let is_twice = is_written && bytes > SHORT_BYTES;
+        (bytes << u32::from(is_twice), is_unknown)
     }
 
     /// Whether connections may begin operations behind the one that they wait for.
@@ -222,14 +249,11 @@ impl LateOperations {
     pub fn begin(&mut self, operation: &NewOperation, number: u64) {
         let (bytes, is_unknown) = self.expected_bytes(operation);
         let NewOperation { ticket, is_repeatable, owner, value } = *operation;
-        let read_hash = match value {
-            ValueSource::Sent(_) => None,
-            ValueSource::Read(hash) => Some(hash),
-        };
         let operation = Operation { number, done: None, is_repeatable };
         let waiting = self.connections.entry(ticket.connection).or_default();
         waiting.operations.insert(key_of(ticket), operation);
         waiting.unanswered += 1;
+        let read_hash = value.read_hash;
         self.under_way.insert(number, InFlight { ticket, owner, bytes, read_hash, is_unknown });
         let load = self.loads.entry(owner).or_default();
         load.operations += 1;
@@ -250,19 +274,19 @@ impl LateOperations {
                 self.loads.remove(&owner);
             }
         }
-        let length = value_bytes(&done);
+        let read_bytes = if ended.read_hash.is_some() { read_bytes(&done) } else { 0 };
         if let Some(hash) = ended.read_hash
             && done.is_ok()
         {
-            self.lengths.set(hash, length);
+            self.lengths.set(hash, read_bytes);
         }
-        self.value_bytes = length.max(self.value_bytes - self.value_bytes / 8);
+        self.value_bytes = read_bytes.max(self.value_bytes - self.value_bytes / 8);
         let Some(waiting) = self.connections.get_mut(&ticket.connection) else { return };
         let operation = waiting.operations.get_mut(&key_of(ticket));
         let is_it = |one: &&mut Operation| one.number == number && one.done.is_none();
         let Some(operation) = operation.filter(is_it) else { return };
+        self.held_bytes += value_bytes(&done);
         operation.done = Some(done);
-        self.held_bytes += length;
         waiting.unanswered -= 1;
         if waiting.unanswered == 0 {
             answered.push(ticket.connection);
@@ -316,11 +340,22 @@ fn value_bytes(done: &Done) -> usize {
     }
 }
 
+/// The length of the value that an operation has answered with or added to, in bytes.
+fn read_bytes(done: &Done) -> usize {
+    match done {
+        Ok(Response::Item(answer)) => match answer.outcome {
+            Outcome::Stored(written) => written.value_bytes,
+            _ => value_bytes(done),
+        },
+        _ => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use amalgam_cluster::chunks::{ItemAnswer, ItemRecord};
     use amalgam_cluster::ids::NodeId;
-    use amalgam_op::{Expiry, Hit, Outcome};
+    use amalgam_op::{Expiry, Hit, Written};
 
     use super::*;
 
@@ -349,7 +384,7 @@ mod tests {
 
     fn begin(late: &mut LateOperations, ticket: Ticket, number: u64, owner: Option<Peer>) {
         late.begin(
-            &NewOperation { ticket, is_repeatable: true, owner, value: ValueSource::Sent(0) },
+            &NewOperation { ticket, is_repeatable: true, owner, value: ValueUse::default() },
             number,
         );
     }
@@ -395,7 +430,7 @@ mod tests {
         for (position, is_repeatable) in [(10, true), (20, false), (30, true), (40, false)] {
             let (ticket, owner) = (ticket(1, position, 0), owner(0));
             let operation =
-                NewOperation { ticket, is_repeatable, owner, value: ValueSource::Sent(0) };
+                NewOperation { ticket, is_repeatable, owner, value: ValueUse::default() };
             late.begin(&operation, position);
             late.end(position, value(1), &mut answered);
         }
@@ -407,12 +442,16 @@ mod tests {
         assert_eq!(late.held_bytes, 0);
     }
 
+    fn written(sent_bytes: usize, read_hash: Option<u64>) -> ValueUse {
+        ValueUse { sent_bytes, read_hash, is_written: true }
+    }
+
     /// Begins operations of one connection as far as there is room, and returns their numbers.
     fn fill(
         late: &mut LateOperations,
         number: &mut u64,
         owner: Option<Peer>,
-        value: impl Fn(u64) -> ValueSource,
+        value: impl Fn(u64) -> ValueUse,
     ) -> std::ops::Range<u64> {
         let first = *number;
         loop {
@@ -429,18 +468,42 @@ mod tests {
     #[test]
     fn a_silent_node_takes_no_room_of_others_and_large_values_take_more() {
         let (mut late, mut answered, mut number) = (LateOperations::default(), Vec::new(), 0);
-        let sent = |bytes: usize| move |_| ValueSource::Sent(bytes);
+        let sent = |bytes: usize| move |_| written(bytes, None);
         assert_eq!(fill(&mut late, &mut number, owner(0), sent(0)).count(), OPERATIONS_MAX);
         let sound = fill(&mut late, &mut number, owner(1), sent(0));
         assert_eq!(sound.clone().count(), OPERATIONS_MAX);
         sound.for_each(|number| late.end(number, value(1 << 20), &mut answered));
         assert!(answered.is_empty(), "it waits for the silent one");
         assert!(!late.has_room_ahead(), "it holds much");
-        assert_eq!(fill(&mut late, &mut number, owner(1), sent(1 << 20)).count(), 2);
+        assert_eq!(fill(&mut late, &mut number, owner(1), sent(1 << 19)).count(), 2);
         // Short ones are stored meanwhile.
         assert_eq!(fill(&mut late, &mut number, owner(1), sent(500)).count(), OPERATIONS_MAX - 2);
         assert_eq!(fill(&mut late, &mut number, owner(2), sent(16 << 20)).count(), 1);
         assert_eq!(fill(&mut late, &mut number, owner(0), sent(0)).count(), 0);
+    }
+
+    fn read(hash: u64) -> ValueUse {
+        ValueUse { read_hash: Some(hash), ..ValueUse::default() }
+    }
+
+    /// Twenty bytes that touch or append to a value of a megabyte have its owner copy it, and send
+    /// it to backups.
+    #[test]
+    fn changes_of_long_values_count_as_what_they_change() {
+        let (mut late, mut answered, mut number) = (LateOperations::default(), Vec::new(), 0);
+        let stored = Outcome::Stored(Written { cas: None, value_bytes: (1 << 19) - 1 });
+        let stored = ItemAnswer { outcome: stored, item: None };
+        let (appended, touched) = (written(1, Some(1 << 40)), written(0, Some(1 << 40 | 1)));
+        for value in [appended, touched] {
+            let (ticket, owner) = (ticket(2, number, 0), owner(0));
+            late.begin(&NewOperation { ticket, is_repeatable: true, owner, value }, number);
+            number += 1;
+        }
+        late.end(0, Ok(Response::Item(Box::new(stored))), &mut answered);
+        late.end(1, self::value((1 << 19) - 1), &mut answered);
+        assert_eq!(fill(&mut late, &mut number, owner(0), |_| touched).count(), 2);
+        assert_eq!(fill(&mut late, &mut number, owner(1), |_| appended).count(), 1);
+        assert_eq!(fill(&mut late, &mut number, owner(2), |_| written(1, None)).count(), 256);
     }
 
     #[test]
@@ -448,24 +511,23 @@ mod tests {
         let (mut late, mut answered, mut number) = (LateOperations::default(), Vec::new(), 0);
         let (long_key, short, unknown) = (1 << 40, 1 << 40 | 1, 1 << 42);
         // Before anything came all are taken for short.
-        let first = fill(&mut late, &mut number, owner(0), |_| ValueSource::Read(long_key));
+        let first = fill(&mut late, &mut number, owner(0), |_| read(long_key));
         assert_eq!(first.clone().count(), OPERATIONS_MAX);
         first.for_each(|number| late.end(number, value((1 << 20) - 1), &mut answered));
-        let begun = fill(&mut late, &mut number, owner(0), |_| ValueSource::Read(short));
+        let begun = fill(&mut late, &mut number, owner(0), |_| read(short));
         begun.for_each(|number| late.end(number, value(500), &mut answered));
         late.value_bytes = 1 << 20;
-        let long = fill(&mut late, &mut number, owner(0), |_| ValueSource::Read(long_key));
+        let long = fill(&mut late, &mut number, owner(0), |_| read(long_key));
         assert_eq!(long.clone().count(), 2);
         // Some whose values may be long are asked for all the same, the others wait.
-        let new =
-            fill(&mut late, &mut number, owner(0), |number| ValueSource::Read(unknown + number));
+        let new = fill(&mut late, &mut number, owner(0), |number| read(unknown + number));
         assert_eq!(new.clone().count(), UNKNOWN_MAX);
-        let begun = fill(&mut late, &mut number, owner(0), |_| ValueSource::Read(short));
+        let begun = fill(&mut late, &mut number, owner(0), |_| read(short));
         assert_eq!(begun.clone().count(), OPERATIONS_MAX - 2 - UNKNOWN_MAX);
         // A long one begins when one has ended, however many short ones are under way.
         let ended = long.start;
         late.end(ended, value(1 << 19), &mut answered);
-        let next = fill(&mut late, &mut number, owner(0), |_| ValueSource::Read(long_key));
+        let next = fill(&mut late, &mut number, owner(0), |_| read(long_key));
         assert_eq!(next.clone().count(), 1);
         for number in long.chain(new).chain(begun).chain(next).filter(|number| *number != ended) {
             late.end(number, value(1), &mut answered);

@@ -171,14 +171,28 @@ pub struct ItemAnswer {
 }
 
 impl ItemAnswer {
-    /// Whether the item may have changed, as far as the answer tells. After an out-of-memory error
-    /// the old item may be gone.
-    pub fn may_have_changed(&self) -> bool {
-        let is_as_before = matches!(
-            self.outcome,
-            Outcome::NotFound | Outcome::NotStored | Outcome::Exists | Outcome::NotANumber
-        );
-        !is_as_before
+    /// Whether the operation may have changed what replicas keep of the item, as far as the answer
+    /// tells. After an out-of-memory error the old item may be gone.
+    pub fn may_have_changed(&self, verb: &ItemVerb) -> bool {
+        match (self.outcome, verb) {
+            (Outcome::NotFound | Outcome::NotStored | Outcome::Exists | Outcome::NotANumber, _) => {
+                false
+            }
+            // Replicas do not keep who is to recache it.
+            (Outcome::Hit(hit), ItemVerb::Get(get)) => hit.created || get.touch.is_some(),
+            _ => true,
+        }
+    }
+
+    /// Whether a repetition of the operation must be given this answer, as it could do or answer
+    /// something else. A read that only could have changed the item need not: its answer, with the
+    /// item's value, is neither kept nor replicated.
+    pub fn is_kept(&self, verb: &ItemVerb) -> bool {
+        match (self.outcome, verb) {
+            (Outcome::Hit(hit), ItemVerb::Get(_)) => hit.created || hit.won,
+            (Outcome::NotFound, ItemVerb::Get(_)) => false,
+            _ => true,
+        }
     }
 }
 

@@ -581,9 +581,15 @@ impl<S: ChunkStore> ChunkService<S> {
                 (id, result)
             }
         };
-        self.sessions.cache_response(client, *number, id, &result);
+        let is_kept = match (action, &result) {
+            (Action::Item { op, .. }, Ok(Response::Item(answer))) => answer.is_kept(&op.verb),
+            _ => true,
+        };
+        if is_kept {
+            self.sessions.cache_response(client, *number, id, &result);
+        }
         if let Some((id, mutation)) = self.changed.take() {
-            let answered = self.sessions.answered(client, *number, &result);
+            let answered = self.sessions.answered(client, *number, &result).filter(|_| is_kept);
             let changed = match &mutation {
                 Some(mutation) => MutationRef::Other(id, mutation),
                 None => MutationRef::Put(id, action.value()),
@@ -705,7 +711,7 @@ impl<S: ChunkStore> ChunkService<S> {
         if op.verb != ItemVerb::Read {
             self.note_write(id, &op.key);
         }
-        let may_differ = answer.may_have_changed() || self.may_differ_at_backups(op);
+        let may_differ = answer.may_have_changed(&op.verb) || self.may_differ_at_backups(op);
         if self.has_backups() && op.verb.writes() && may_differ {
             self.scan.note_write(RecordKey::item(id, &op.key));
             self.changed = Some((id, Some(self.kept(id, &op.key))));

@@ -16,6 +16,7 @@ use crate::overlay::FailoverGrant;
 use crate::replication::{ReplicaStore, ReplicationEntry};
 
 mod locks;
+mod meta_reads;
 mod reserve;
 
 const ALICE: ClientId = ClientId(1);
