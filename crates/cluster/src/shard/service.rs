@@ -3,17 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use amalgam_op::Outcome;
-
 use super::failover_task::{Failovers, Fetched};
 use super::moves::{IncomingMove, MoveMessage, OutgoingMove};
 use super::pending_replies::{PendingReplies, PendingReply, Requester};
 use super::scan::ItemScan;
 use super::served::Served;
 use crate::chunks::{
-    Action, ChunkError, ChunkStore, ClientId, ItemOp, ItemTime, ItemVerb, MAX_CHUNK_BYTES,
-    OPERATIONS_MAX, Operation, Reply, Request, Response, Sessions, StoreError, added_to_bytes,
-    value_bytes,
+    ChunkError, ChunkStore, ItemTime, OPERATIONS_MAX, Reply, Request, Response, Sessions,
 };
 use crate::ids::{
     COUNTER_BITS, COUNTER_MAX, ChunkId, Creator, IdAllocator, IdRange, NAMED_FIRST, NodeId,
@@ -23,8 +19,8 @@ use crate::load::{LoadBalancer, LoadCommand};
 use crate::overlay::{Peer, Refusal};
 use crate::ranges::Placement;
 use crate::replication::{
-    Mutation, MutationRef, RecordKey, ReplicationCommand, ReplicationMessage, ReplicationPrimary,
-    ReplicationSettings, chunk,
+    Mutation, ReplicationCommand, ReplicationMessage, ReplicationPrimary, ReplicationSettings,
+    chunk,
 };
 
 mod evictions;
@@ -32,20 +28,15 @@ mod failover;
 mod item_scan;
 mod locks;
 mod migration;
+mod operations;
 mod publication;
 mod reserve;
 
 use reserve::Reserve;
 
-/// Ids that one `create` tries at most; ids that were transferred to others are skipped.
-const ALLOCATIONS_MAX: usize = 64;
 /// Ids to skip at most when a claim is refused. A creator can lose this many of its 2^48 at each
 /// start.
 const SKIPPED_IDS_MAX: u64 = 1 << 31;
-/// Operations of a request behind this many bytes of values, copied for its reply or since it adds
-/// to them, are not executed, and are to be repeated: a reply fits a frame, and one client's
-/// request takes bounded memory and time.
-const COPIED_BYTES_MAX: usize = 8 << 20;
 /// Spans of transferred ids whose new owner is remembered.
 const MOVED_SPANS_MAX: usize = 10_000;
 
@@ -142,9 +133,6 @@ pub struct ChunkService<S> {
     failovers: Failovers,
     /// Backups of the ids that are being claimed.
     claiming: Vec<Peer>,
-    /// The id that the running operation changed, and the mutation; None for a put, whose value is
-    /// in the operation.
-    changed: Option<(ChunkId, Option<Mutation>)>,
     /// Bytes of values that the last request has copied.
     pub(crate) copied_bytes: usize,
 }
@@ -182,7 +170,6 @@ impl<S: ChunkStore> ChunkService<S> {
             pending_replies: PendingReplies::default(),
             failovers: Failovers::default(),
             claiming: Vec::new(),
-            changed: None,
             copied_bytes: 0,
         }
     }
@@ -492,287 +479,6 @@ impl<S: ChunkStore> ChunkService<S> {
         self.remove_now(ids);
         self.set_owned(ids, Some(epoch));
         self.replication.set_first_backups(ids, Vec::new());
-    }
-
-    /// Executes operations in order; consecutive reads fetch memory together.
-    fn execute_all(&mut self, request: &Request, now_ms: u64) -> Reply {
-        let mut reply = Vec::with_capacity(request.operations.len());
-        let mut rest = &request.operations[..];
-        while let Some(first) = rest.first() {
-            let left = COPIED_BYTES_MAX.saturating_sub(self.copied_bytes);
-            if left == 0 {
-                reply.extend(rest.iter().map(|one| (one.number, Err(ChunkError::Retry))));
-                break;
-            }
-            let is_read = |operation: &&Operation| matches!(operation.action, Action::Get(_));
-            let (now, later) = rest.split_at(rest.iter().take_while(is_read).count().max(1));
-            let replied = reply.len();
-            if now.len() > 1 {
-                self.get_all(now, left, &mut reply);
-            } else {
-                reply.push((first.number, self.execute_one(request.client, first, now_ms)));
-            }
-            let values = reply[replied..].iter().map(|(_, result)| value_bytes(result));
-            self.copied_bytes += values.sum::<usize>();
-            rest = later;
-        }
-        reply
-    }
-
-    fn execute_one(
-        &mut self,
-        client: ClientId,
-        operation: &Operation,
-        now_ms: u64,
-    ) -> Result<Response, ChunkError> {
-        let Operation { number, epoch, action } = operation;
-        match action {
-            Action::Open { lease_ms } => {
-                return self.sessions.open(client, *number, *lease_ms, now_ms);
-            }
-            Action::Close => {
-                self.sessions.close(client);
-                self.replicate_ended_locks();
-                return Ok(Response::Session);
-            }
-            Action::Get(id) => {
-                self.check_owned(*id, *epoch)?;
-                return self.get(*id);
-            }
-            Action::Item { id, op } if !op.verb.changes() => {
-                self.check_owned(*id, *epoch)?;
-                if op.verb.writes() && !self.replication.accepts(*id) {
-                    return Err(self.refusal());
-                }
-                let is_announced = self.announce(action);
-                let done = self.item(*id, op);
-                if let Some((id, Some(mutation))) = self.changed.take() {
-                    self.replication.replicate(id, mutation, Vec::new());
-                }
-                self.end_announcement(*id, is_announced);
-                return Ok(done);
-            }
-            _ => {}
-        }
-        // Check ownership before the duplicate-request table: a new owner has that table too, but
-        // its backups may not have it yet.
-        if let Some(id) = action.id() {
-            self.check_owned(id, *epoch)?;
-        }
-        if let Some(before) = self.sessions.cached_response(client, *number) {
-            return before;
-        }
-        let is_announced = self.announce(action);
-        let (id, result) = match action.id() {
-            None => {
-                let Action::Create(value) = action else { return Err(ChunkError::NoChunk) };
-                let id = self.allocate()?;
-                (id, self.create(id, value))
-            }
-            Some(id) => {
-                if !self.replication.accepts(id) {
-                    self.end_announcement(id, is_announced);
-                    return Err(self.refusal());
-                }
-                let result = match action {
-                    Action::Item { op, .. } => Ok(self.item(id, op)),
-                    action => self.change(client, id, action, now_ms),
-                };
-                (id, result)
-            }
-        };
-        let is_kept = match (action, &result) {
-            (Action::Item { op, .. }, Ok(Response::Item(answer))) => answer.is_kept(&op.verb),
-            _ => true,
-        };
-        if is_kept {
-            self.sessions.cache_response(client, *number, id, &result);
-        }
-        if let Some((id, mutation)) = self.changed.take() {
-            let answered = self.sessions.answered(client, *number, &result).filter(|_| is_kept);
-            let changed = match &mutation {
-                Some(mutation) => MutationRef::Other(id, mutation),
-                None => MutationRef::Put(id, action.value()),
-            };
-            self.replication.replicate_operation(changed, answered);
-            if matches!(mutation, Some(Mutation::Remove(_))) && self.sessions.release(id) {
-                // After the removal: a backup that has only one of the two must not lack the lock
-                // of a chunk that is still there.
-                self.replication.replicate(id, Mutation::RemoveLock(id), Vec::new());
-            }
-        }
-        self.end_announcement(id, is_announced);
-        result
-    }
-
-    /// Why a write is not accepted: there is no use in trying again where no backup can have it.
-    fn refusal(&self) -> ChunkError {
-        if self.replication.refuses() { ChunkError::Full } else { ChunkError::Retry }
-    }
-
-    fn check_owned(&self, id: ChunkId, epoch: u64) -> Result<(), ChunkError> {
-        match self.owned.get(id.bits()) {
-            None if self.failovers.contain(id) => Err(ChunkError::Retry),
-            None => Err(ChunkError::Moved(self.moved.get(id.bits()).copied())),
-            Some(since) if epoch < *since => Err(ChunkError::Outdated),
-            Some(_) if self.frozen.get(id.bits()).is_some() => Err(ChunkError::Retry),
-            Some(_) => Ok(()),
-        }
-    }
-
-    fn get(&mut self, id: ChunkId) -> Result<Response, ChunkError> {
-        let mut value = Vec::new();
-        if self.store.read(id, &mut |bytes| value.extend_from_slice(bytes)) {
-            Ok(Response::Value(value))
-        } else {
-            Err(ChunkError::NoChunk)
-        }
-    }
-
-    /// Executes operations that are all reads; those behind `bytes_max` of values are to be
-    /// repeated.
-    fn get_all(&mut self, operations: &[Operation], bytes_max: usize, reply: &mut Reply) {
-        let mut ids = Vec::with_capacity(operations.len());
-        let mut places = Vec::with_capacity(operations.len());
-        for Operation { number, epoch, action } in operations {
-            let Some(id) = action.id() else { continue };
-            let owned = self.check_owned(id, *epoch);
-            if owned.is_ok() {
-                ids.push(id);
-                places.push(reply.len());
-            }
-            reply.push((*number, owned.and(Err(ChunkError::NoChunk))));
-        }
-        let mut bytes = 0;
-        self.store.read_all(&ids, &mut |place, value| {
-            let result = if bytes < bytes_max {
-                Ok(Response::Value(value.to_vec()))
-            } else {
-                Err(ChunkError::Retry)
-            };
-            bytes += value.len();
-            reply[places[place]].1 = result;
-        });
-    }
-
-    fn change(
-        &mut self,
-        client: ClientId,
-        id: ChunkId,
-        action: &Action,
-        now_ms: u64,
-    ) -> Result<Response, ChunkError> {
-        if self.sessions.has_locks() || matches!(action, Action::Fenced(_)) {
-            self.check_lock(client, id, action, now_ms)?;
-        }
-        if !self.store.has(id) {
-            return Err(ChunkError::NoChunk);
-        }
-        match action {
-            Action::Put(_, value) => self.write(id, value),
-            Action::Delete(_) => self.delete(id),
-            Action::Fenced(change) => match &change.value {
-                Some(value) => self.write(id, value),
-                None => self.delete(id),
-            },
-            Action::Lock { lease_ms, .. } => {
-                let since = self.owned.get(id.bits()).copied().unwrap_or_default();
-                let lock = self.sessions.lock(id, client, (since, *lease_ms), now_ms)?;
-                self.changed = Some((id, Some(Mutation::put_lock(id, &lock))));
-                Ok(Response::Locked(lock.token))
-            }
-            Action::Unlock(_) if !self.sessions.release(id) => Err(ChunkError::NotLocked),
-            Action::Unlock(_) => {
-                self.changed = Some((id, Some(Mutation::RemoveLock(id))));
-                Ok(Response::Ok)
-            }
-            _ => Ok(Response::Ok),
-        }
-    }
-
-    fn delete(&mut self, id: ChunkId) -> Result<Response, ChunkError> {
-        self.store.remove(id);
-        self.note_write(id, &[]);
-        self.changed = Some((id, Some(Mutation::Remove(id))));
-        if id.creator() == self.allocator.creator() {
-            // Refused for ids of an earlier incarnation, which are not handed out again.
-            let _ = self.allocator.free(IdRange::single(id));
-        }
-        Ok(Response::Ok)
-    }
-
-    /// The linearization point of an operation on a named item is that of the engine.
-    fn item(&mut self, id: ChunkId, op: &ItemOp) -> Response {
-        if self.reserve.is_open() && op.verb.stores() {
-            return Response::Item(Box::new(Outcome::OutOfMemory.into()));
-        }
-        let answer = self.store.item(id, op);
-        self.copied_bytes += added_to_bytes(op, &answer.outcome);
-        if op.verb != ItemVerb::Read {
-            self.note_write(id, &op.key);
-        }
-        let may_differ = answer.may_have_changed(&op.verb) || self.may_differ_at_backups(op);
-        if self.has_backups() && op.verb.writes() && may_differ {
-            self.scan.note_write(RecordKey::item(id, &op.key));
-            self.changed = Some((id, Some(self.kept(id, &op.key))));
-        }
-        Response::Item(Box::new(answer))
-    }
-
-    /// Whether this node replicates to backups.
-    fn has_backups(&self) -> bool {
-        self.limits.replication.backups > 0
-    }
-
-    /// The mutation that replicates the present state of an item.
-    fn kept(&mut self, id: ChunkId, key: &[u8]) -> Mutation {
-        let record = RecordKey::item(id, key);
-        let kept = self.store.replica_item(key);
-        self.copied_bytes += kept.as_ref().map_or(0, Vec::len);
-        kept.map_or(Mutation::RemoveItem(record), |kept| Mutation::PutItem(record, kept))
-    }
-
-    fn create(&mut self, id: ChunkId, value: &[u8]) -> Result<Response, ChunkError> {
-        match self.write(id, value) {
-            Ok(_) => Ok(Response::Created(id)),
-            Err(error) => {
-                self.allocator.free(IdRange::single(id)).expect("it was handed out just now");
-                Err(error)
-            }
-        }
-    }
-
-    fn write(&mut self, id: ChunkId, value: &[u8]) -> Result<Response, ChunkError> {
-        if value.len() > MAX_CHUNK_BYTES {
-            return Err(ChunkError::TooLarge);
-        }
-        if self.reserve.is_open() {
-            return Err(ChunkError::Full);
-        }
-        self.store.write(id, value).map_err(|error| match error {
-            StoreError::TooLarge => ChunkError::TooLarge,
-            StoreError::Full => ChunkError::Full,
-        })?;
-        self.note_write(id, &[]);
-        self.changed = Some((id, None));
-        Ok(Response::Ok)
-    }
-
-    /// An id for a new chunk. Free ids that were transferred meanwhile are never used again.
-    fn allocate(&mut self) -> Result<ChunkId, ChunkError> {
-        for _ in 0..ALLOCATIONS_MAX {
-            let id = self.allocator.allocate().map_err(|_| ChunkError::Full)?;
-            let is_claimed = id.counter() < self.claimed_end;
-            let is_served = is_claimed && self.serves(id);
-            if is_served && self.replication.accepts(id) {
-                return Ok(id);
-            }
-            if is_served || !is_claimed || self.owned.get(id.bits()).is_some() {
-                self.allocator.free(IdRange::single(id)).expect("it was handed out just now");
-                return Err(self.refusal());
-            }
-        }
-        Err(ChunkError::Retry)
     }
 
     /// Remembers where ids went.

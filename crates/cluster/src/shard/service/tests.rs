@@ -5,15 +5,19 @@ use std::sync::{Arc, Mutex};
 
 use amalgam_index::model::Model;
 use amalgam_index::{Configuration, Engine};
-use amalgam_op::{Now, Store, StoreMode, Verb};
+use amalgam_op::{Now, Outcome, Store, StoreMode, Verb};
 
 use super::super::UnreadableChunks;
+use super::operations::{COPIED_BYTES_MAX, Change};
 use super::*;
-use crate::chunks::{EngineStore, ItemStore};
+use crate::chunks::{
+    Action, ClientId, EngineStore, ItemOp, ItemStore, ItemVerb, MAX_CHUNK_BYTES, Operation,
+    StoreError, value_bytes,
+};
 use crate::ids::NodeId;
 use crate::log::{LogSettings, MemoryStorage};
 use crate::overlay::FailoverGrant;
-use crate::replication::{ReplicaStore, ReplicationEntry};
+use crate::replication::{RecordKey, ReplicaStore, ReplicationEntry};
 
 mod locks;
 mod meta_reads;
