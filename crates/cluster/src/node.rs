@@ -307,6 +307,7 @@ impl<S: ChunkStore> Node<S> {
                 .collect()
         };
         let mut commands = Vec::new();
+        self.tell_what_is_owned();
         self.super_peer.on_view(view, &mut commands);
         let members = self.super_peer.view().members.iter();
         self.chunks.set_members(
@@ -316,6 +317,14 @@ impl<S: ChunkStore> Node<S> {
             self.chunks.on_dead(dead);
         }
         self.defer(commands, out);
+    }
+
+    /// Tells the super peer what this node owns, if its metadata may begin empty.
+    fn tell_what_is_owned(&mut self) {
+        if self.super_peer.may_begin_empty() {
+            let owned = self.chunks.all_owned().map(|ids| position(ids.first().creator()));
+            self.super_peer.set_owned(owned);
+        }
     }
 
     /// Queues commands of the super peer until the log is safe; without a log they go out at once.
@@ -568,6 +577,9 @@ impl<S: ChunkStore> Node<S> {
                 self.locator.on_message(&message, now_ms, &mut commands, &mut answers);
                 send(commands, Vec::new(), out);
                 let mut own = Vec::new();
+                if matches!(message, Message::Seal { .. } | Message::Sealed { .. }) {
+                    self.tell_what_is_owned();
+                }
                 self.super_peer.on_message(from, message, &mut own);
                 self.defer(own, out);
                 self.on_answers(&answers, now_ms, out);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use amalgam_cluster::chunks::{Action, ChunkError, ChunkStore, ClientId, Response, StoreError};
 use amalgam_cluster::coordinator::Coordinator;
-use amalgam_cluster::ids::ChunkId;
+use amalgam_cluster::ids::{ChunkId, IdRange};
 use amalgam_cluster::log::{
     Crash, Durability, LogError, LogSettings, MemoryStorage, Storage, StorageError,
 };
@@ -89,6 +89,7 @@ enum About {
 }
 
 struct World {
+    settings: OverlaySettings,
     coordinator: Coordinator,
     durability: Durability,
     disks: Vec<Disk>,
@@ -110,8 +111,13 @@ struct World {
 
 impl World {
     fn new(nodes: usize, durability: Durability) -> Self {
-        let settings = OverlaySettings { lease_ms: LEASE_MS, ..OverlaySettings::default() };
+        Self::with(OverlaySettings::default(), nodes, durability)
+    }
+
+    fn with(settings: OverlaySettings, nodes: usize, durability: Durability) -> Self {
+        let settings = OverlaySettings { lease_ms: LEASE_MS, ..settings };
         let mut world = Self {
+            settings,
             coordinator: Coordinator::new(settings, LEASE_MS),
             durability,
             disks: (0..nodes).map(|_| Disk::default()).collect(),
@@ -146,7 +152,7 @@ impl World {
         let replication =
             ReplicationSettings { backups: 3, silent_ms: 120, ..ReplicationSettings::default() };
         let settings = NodeSettings {
-            overlay: OverlaySettings { lease_ms: LEASE_MS, ..OverlaySettings::default() },
+            overlay: self.settings,
             chunks: ChunkSettings {
                 claim_ids: 40,
                 low_ids: 10,
@@ -189,7 +195,7 @@ impl World {
                 }
                 NodeCommand::Completed(number, result) => self.on_completed(from, number, result),
                 NodeCommand::Stop(error) => panic!("{from:?} stops: {error}"),
-                NodeCommand::Log(OverlayEvent::MetadataLost(_)) => self.is_metadata_lost = true,
+                NodeCommand::Log(OverlayEvent::MetadataLost(..)) => self.is_metadata_lost = true,
                 NodeCommand::Log(_) | NodeCommand::Reply(..) => {}
             }
         }
@@ -397,6 +403,80 @@ fn an_incomplete_log_is_not_authoritative() {
     assert_eq!(world.start(2).err(), Some(LogError::Node(1)));
     world.disks[2] = own;
     world.start(2).expect("its own log");
+}
+
+/// Nobody has to start a cache anew by hand, once all of its nodes are back.
+#[test]
+fn a_cache_begins_empty_when_all_of_its_metadata_is_lost() {
+    let settings = OverlaySettings { begins_empty: true, ..OverlaySettings::default() };
+    let mut world = World::with(settings, 4, Durability::Buffered);
+    world.write(60);
+    world.crash(None);
+    for disk in &mut world.disks {
+        *disk = Disk::default();
+    }
+    let first = *world.written.keys().next().expect("one");
+    world.written.clear();
+    // The last one could still have what the others lack.
+    (0..3).for_each(|number| world.start(number).expect("an empty log"));
+    (0..300).for_each(|_| world.tick());
+    assert!(!world.is_metadata_lost && !world.are_replicated());
+    world.start(3).expect("an empty log");
+    world.wait_for("it begins anew", World::are_replicated);
+    world.submit(0, Action::Get(first), About::Get(first));
+    world.wait_for("it is known", |world| world.read.contains_key(&first));
+    assert_eq!(world.read[&first], Err(ChunkError::NoChunk));
+    world.write(60);
+    assert!(world.written.len() > 10, "only {}", world.written.len());
+    world.check(2);
+}
+
+/// An id has one owner: while the one of before the loss goes on, there is no other.
+#[test]
+fn nothing_begins_empty_while_an_earlier_owner_lives() {
+    let settings = OverlaySettings { begins_empty: true, ..OverlaySettings::default() };
+    let mut world = World::with(settings, 6, Durability::Buffered);
+    world.write(90);
+    // An id whose metadata a group of five holds moves to the sixth node.
+    let group_of = |world: &World, id: ChunkId| {
+        world.coordinator.view().groups.get(position(id.creator())).expect("a group").clone()
+    };
+    let id = *world.written.keys().next().expect("one");
+    let group = group_of(&world, id);
+    let is_holder = |peer: Peer| group.members.contains(&peer);
+    let (outsider, to) = {
+        let mut nodes = world.nodes.iter().filter(|(_, (peer, _))| !is_holder(*peer));
+        nodes.next().map(|(number, (peer, _))| (*number, *peer)).expect("five of six hold it")
+    };
+    let mut nodes = world.nodes.iter();
+    let owner = nodes.find(|(_, (_, node))| node.chunks().serves(id)).expect("an owner");
+    let owner = *owner.0;
+    let serves = |world: &World| world.nodes[&outsider].1.chunks().serves(id);
+    while !serves(&world) {
+        let (peer, node) = world.nodes.get_mut(&owner).expect("it runs");
+        let (peer, mut out) = (*peer, Vec::new());
+        node.migrate(IdRange::single(id), to, world.now_ms, &mut out);
+        world.execute(peer, out);
+        world.tick();
+    }
+    let dead: Vec<usize> = (0..6).filter(|number| *number != outsider).collect();
+    let restart = |world: &mut World, numbers: &[usize]| {
+        for number in numbers {
+            world.nodes.remove(number);
+            world.disks[*number] = Disk::default();
+        }
+        numbers.iter().for_each(|number| world.start(*number).expect("an empty log"));
+    };
+    restart(&mut world, &dead);
+    world.wait_for("it is said that metadata is lost", |world| world.is_metadata_lost);
+    (0..500).for_each(|_| world.tick());
+    assert!(serves(&world) && group_of(&world, id).members == group.members, "it waits");
+    restart(&mut world, &[outsider]);
+    world.wait_for("it begins anew", |world| group_of(world, id).members != group.members);
+    world.written.clear();
+    world.write(60);
+    world.wait_for("it is as ever", World::are_replicated);
+    world.check(2);
 }
 
 #[test]

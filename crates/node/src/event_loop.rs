@@ -675,11 +675,19 @@ impl<S: ChunkStore> EventLoop<S> {
                         "the backup log is damaged: these chunks are fetched from other replicas"
                     );
                 }
-                NodeCommand::Log(event @ overlay::OverlayEvent::MetadataLost(..)) => {
+                NodeCommand::Log(overlay::OverlayEvent::MetadataLost(segment, true)) => {
+                    log::warn!(
+                        segment:?;
+                        "metadata is lost with all nodes that kept it: this part of the cache \
+                         begins empty"
+                    );
+                }
+                NodeCommand::Log(overlay::OverlayEvent::MetadataLost(segment, false)) => {
                     log::error!(
-                        event:?;
-                        "metadata is lost with all nodes that kept it, so its chunks cannot be \
-                         served; to start anew, name another cluster (--cluster)"
+                        segment:?;
+                        "metadata is lost with all nodes that kept it, so its keys and chunks \
+                         cannot be served; a cache goes on empty once no node owns any of them, a \
+                         store is started anew under another name (--cluster)"
                     );
                 }
                 NodeCommand::Stop(error) => {

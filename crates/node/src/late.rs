@@ -150,7 +150,7 @@ impl ValueUse {
             Verb::Delete(delete) => (0, delete.marks_stale && !delete.drops_value),
             Verb::Arithmetic(_) => (0, false),
         };
-        // Few other reads change the item.
+        // Other reads seldom change the item.
         let is_written = !matches!(op.verb, Verb::Get(Get { touch: None, .. }));
         Self { sent_bytes, read_hash: is_read.then(|| op.key.hash()), is_written }
     }
@@ -207,7 +207,10 @@ impl LateOperations {
                 let unknown = self.loads.get(&operation.owner).map_or(0, |load| load.unknown);
                 let is_probe = unknown < UNKNOWN_MAX;
                 let most = if is_probe { SHORT_BYTES } else { usize::MAX };
-                (self.value_bytes.min(most), true)
+                // Before any value came, reads are taken for short, as they only take time.
+                let is_first = self.value_bytes == 0 && is_written;
+                let lately = if is_first { UNDER_WAY_BYTES } else { self.value_bytes };
+                (lately.min(most), true)
             }
         };
         let bytes = sent_bytes + read_bytes;
@@ -493,14 +496,18 @@ mod tests {
         let (mut late, mut answered, mut number) = (LateOperations::default(), Vec::new(), 0);
         let stored = Outcome::Stored(Written { cas: None, value_bytes: (1 << 19) - 1 });
         let stored = ItemAnswer { outcome: stored, item: None };
+        let first = fill(&mut late, &mut number, owner(0), |number| written(1, Some(number)));
+        assert_eq!(first.clone().count(), UNKNOWN_MAX);
+        first.for_each(|number| late.end(number, value(9), &mut answered));
         let (appended, touched) = (written(1, Some(1 << 40)), written(0, Some(1 << 40 | 1)));
+        let begun = number;
         for value in [appended, touched] {
             let (ticket, owner) = (ticket(2, number, 0), owner(0));
             late.begin(&NewOperation { ticket, is_repeatable: true, owner, value }, number);
             number += 1;
         }
-        late.end(0, Ok(Response::Item(Box::new(stored))), &mut answered);
-        late.end(1, self::value((1 << 19) - 1), &mut answered);
+        late.end(begun, Ok(Response::Item(Box::new(stored))), &mut answered);
+        late.end(begun + 1, self::value((1 << 19) - 1), &mut answered);
         assert_eq!(fill(&mut late, &mut number, owner(0), |_| touched).count(), 2);
         assert_eq!(fill(&mut late, &mut number, owner(1), |_| appended).count(), 1);
         assert_eq!(fill(&mut late, &mut number, owner(2), |_| written(1, None)).count(), 256);

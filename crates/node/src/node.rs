@@ -434,6 +434,7 @@ impl RunningNode {
             overlay: OverlaySettings {
                 lease_ms,
                 super_share_percent,
+                begins_empty: evicts,
                 ..OverlaySettings::default()
             },
             chunks: ChunkSettings { evicts, ..limits.unwrap_or_default() },

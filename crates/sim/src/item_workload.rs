@@ -384,6 +384,7 @@ impl<const REPLICATED: bool> Workload for ItemWorkload<REPLICATED> {
         settings.partition_step = PARTITION_STEP;
         settings.chunks.evicts =
             observed.evicts && observed.mutant != Mutant::DeletesOnlyWhatIsThere;
+        settings.overlay.begins_empty = observed.evicts;
         if REPLICATED {
             settings.chunks.replication = COPIES;
         }

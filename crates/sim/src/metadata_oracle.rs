@@ -62,7 +62,7 @@ impl MetadataOracle {
             OverlayEvent::ChunksUnreadable(..) if self.has_rot => {}
             OverlayEvent::ChunksUnreadable(..)
             | OverlayEvent::ReplicaLost(..)
-            | OverlayEvent::MetadataLost(_) => {
+            | OverlayEvent::MetadataLost(..) => {
                 self.violations.push(format!("replicas are lost: {event:?}"));
             }
             OverlayEvent::ReplicaDiverged(creator, version) => {

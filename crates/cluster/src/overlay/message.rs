@@ -216,8 +216,9 @@ pub enum OverlayEvent {
     ChunksUnreadable(Peer, Vec<ChunkId>),
     /// This peer was the last holder of ids of a creator, and has nothing left of them.
     ReplicaLost(Creator, Peer),
-    /// All holders of a segment's metadata are back and have nothing: the segment stays unserved.
-    MetadataLost(RingSegment),
+    /// All holders of a segment's metadata are back and have nothing. The segment is not served, or
+    /// begins empty if this is true.
+    MetadataLost(RingSegment, bool),
     /// A replica differed from its leader at the same version.
     ReplicaDiverged(Creator, Version),
 }

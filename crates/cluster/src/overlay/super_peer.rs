@@ -50,6 +50,8 @@ pub struct SuperPeer {
     batches: BTreeMap<Creator, Batch>,
     queues: BTreeMap<Creator, VecDeque<Edit>>,
     watch: watch::MemberWatch,
+    /// Ring positions of what this node owns, as last told.
+    owned: BTreeSet<u64>,
     next_retry_ms: u64,
     next_compare_ms: u64,
     next_announce_ms: u64,
@@ -84,6 +86,7 @@ impl SuperPeer {
             batches: BTreeMap::new(),
             queues: BTreeMap::new(),
             watch: watch::MemberWatch::default(),
+            owned: BTreeSet::new(),
             next_retry_ms: 0,
             next_compare_ms: 0,
             next_announce_ms: 0,
@@ -173,6 +176,10 @@ impl SuperPeer {
         if !self.view.peers().eq(view.peers()) {
             self.members_revision = view.revision;
             self.alive.retain(|peer, _| view.has(*peer));
+            // Who has nothing is asked anew, now that those are gone who could have given it some.
+            if let Some(takeover) = &mut self.takeover {
+                takeover.ask_anew();
+            }
         }
         self.view = view.clone();
         let in_force: BTreeMap<Creator, Option<Term>> = {
@@ -187,6 +194,23 @@ impl SuperPeer {
         self.reconsider(out);
         self.next_retry_ms = 0;
         self.next_announce_ms = 0;
+    }
+
+    /// Whether lost metadata may begin empty: then [`Self::set_owned`] has to be called.
+    pub fn may_begin_empty(&self) -> bool {
+        self.settings.begins_empty
+    }
+
+    /// Tells the ring positions of what this node owns. Where metadata may begin empty, call it ahead
+    /// of each view and message of a takeover.
+    pub fn set_owned(&mut self, positions: impl Iterator<Item = u64>) {
+        self.owned = positions.collect();
+    }
+
+    /// Whether metadata begins empty if it is lost and nobody owns anything in the segment. Others
+    /// that own something do not say that they have nothing.
+    pub(super) fn begins_empty(&self, segment: RingSegment) -> bool {
+        self.settings.begins_empty && !self.owned.iter().any(|at| segment.contains(*at))
     }
 
     /// Drops the replicas of segments whose group has no member here. Replicas stay where this node

@@ -54,8 +54,8 @@ impl SuperPeer {
         for part in segment.parts() {
             self.promise(part, term);
         }
-        let (step, without_metadata, has_reported) =
-            (TakeoverStep::Claiming, BTreeSet::new(), false);
+        let (without_metadata, answered) = Default::default();
+        let (step, has_reported) = (TakeoverStep::Claiming, false);
         let takeover = Takeover {
             segment,
             claim,
@@ -63,6 +63,7 @@ impl SuperPeer {
             members,
             replaces,
             without_metadata,
+            answered,
             has_reported,
             step,
         };
@@ -147,13 +148,17 @@ impl SuperPeer {
                 out.push(OverlayCommand::Propose(Proposal::Claim { segment, term, replaces }));
             }
             TakeoverStep::Sealing(sealed) => {
-                let old: BTreeSet<Peer> = takeover.old_members().collect();
-                for member in old.iter().filter(|member| !sealed.contains_key(member)) {
-                    let incarnation =
-                        self.view.incarnation(member.node).unwrap_or(member.incarnation);
-                    let living = Peer { incarnation, ..*member };
-                    out.push(OverlayCommand::Send(living, Message::Seal { segment, term }));
+                let old = takeover.old_members().filter(|member| !sealed.contains_key(member));
+                let living = |member: Peer| {
+                    let incarnation = self.view.incarnation(member.node);
+                    Peer { incarnation: incarnation.unwrap_or(member.incarnation), ..member }
+                };
+                let mut asked: BTreeSet<Peer> = old.map(living).collect();
+                if self.settings.begins_empty {
+                    asked.append(&mut takeover.outsiders(&self.view));
                 }
+                let message = || Message::Seal { segment, term };
+                out.extend(asked.into_iter().map(|peer| OverlayCommand::Send(peer, message())));
             }
             TakeoverStep::Fetching(missing) => {
                 for (creator, (_, holder)) in missing {
@@ -182,6 +187,12 @@ impl SuperPeer {
     ) {
         if from == term.leader && self.follow(from, segment.parts().collect::<Vec<_>>(), term, out)
         {
+            let groups = self.view.groups_of(segment);
+            let mut holders = groups.iter().flat_map(|(_, group)| &group.members);
+            let is_owner = self.settings.begins_empty && !self.begins_empty(segment);
+            if is_owner && !holders.any(|holder| self.speaks_for(*holder)) {
+                return;
+            }
             let (held, since) = (self.held(segment), self.since);
             out.push(OverlayCommand::Send(from, Message::Sealed { segment, term, held, since }));
         }
@@ -195,14 +206,11 @@ impl SuperPeer {
         held: Vec<Summary>,
         out: &mut Vec<OverlayCommand>,
     ) {
+        let own = self.held(segment);
         let Some(takeover) = &mut self.takeover else { return };
         if (takeover.segment, takeover.term) == (segment, term) {
             takeover.credit(from, &held);
-            let lost: Vec<RingSegment> = takeover.newly_lost();
-            out.extend(
-                lost.into_iter()
-                    .map(|segment| OverlayCommand::Log(OverlayEvent::MetadataLost(segment))),
-            );
+            takeover.credit((self.me, self.since), &own);
             self.fetch_if_sealed(out);
         }
     }
@@ -210,9 +218,15 @@ impl SuperPeer {
     /// The latest replica of a creator among those who promised holds all that was committed: each
     /// majority of the group has one of them, who promised only afterwards.
     fn fetch_if_sealed(&mut self, out: &mut Vec<OverlayCommand>) {
+        let Some(segment) = self.takeover.as_ref().map(|takeover| takeover.segment) else { return };
+        let begins_empty = self.begins_empty(segment);
         let Some(takeover) = &mut self.takeover else { return };
-        let Some(furthest) = takeover.furthest() else { return };
-        let segment = takeover.segment;
+        let view = Some(&self.view).filter(|_| begins_empty);
+        let furthest = takeover.furthest(view);
+        let lost = takeover.newly_lost(furthest.is_some());
+        let event = |segment| OverlayEvent::MetadataLost(segment, furthest.is_some());
+        out.extend(lost.into_iter().map(|segment| OverlayCommand::Log(event(segment))));
+        let Some(furthest) = furthest else { return };
         let stale = self.held(segment).into_iter().map(|summary| summary.creator);
         for creator in stale.filter(|creator| !furthest.contains_key(creator)).collect::<Vec<_>>() {
             self.catalog.remove(creator);
@@ -292,6 +306,37 @@ mod tests {
 
     fn peer(number: u16) -> Peer {
         Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 }
+    }
+
+    /// A node that came back without metadata may own something since: then nothing may begin empty.
+    #[test]
+    fn who_owns_something_does_not_say_that_it_has_nothing() {
+        let settings = OverlaySettings { begins_empty: true, ..OverlaySettings::default() };
+        let (me, leader) = (Peer { incarnation: 2, ..peer(1) }, peer(2));
+        let segment = RingSegment { first: 0, last: 9 };
+        for (holder, owned, answers) in [
+            (peer(1), None, true),
+            (peer(1), Some(7), false),
+            (peer(1), Some(10), true),
+            (me, Some(7), true),
+        ] {
+            let term = Term { number: 1, leader };
+            let mut groups = IntervalMap::default();
+            groups.assign(0..POSITIONS, Some(Group { term, members: vec![leader, holder] }));
+            let member =
+                |peer: Peer| (peer.node, Member { incarnation: peer.incarnation, is_super: true });
+            let view = View { revision: 1, members: [me, leader].map(member).into(), groups };
+            let (mut node, mut out) = (SuperPeer::new(me, settings), Vec::new());
+            node.on_view(&view, &mut out);
+            node.set_owned(owned.into_iter());
+            out.clear();
+            let term = Term { number: 9, leader };
+            node.on_message(leader, Message::Seal { segment, term }, &mut out);
+            let is_answer = |command: &OverlayCommand| {
+                matches!(command, OverlayCommand::Send(_, Message::Sealed { .. }))
+            };
+            assert_eq!(out.iter().any(is_answer), answers, "{holder:?} {owned:?}");
+        }
     }
 
     /// Another attempt, which failed, took the replica that this one has to fetch into a later

@@ -208,6 +208,9 @@ pub struct OverlaySettings {
     pub silence_ms: u64,
     /// Queued edits of one creator at most; more are dropped, and their requesters repeat them.
     pub queue_max: usize,
+    /// Whether metadata that is lost with all its holders begins empty where nobody can own
+    /// anything any more, as in a cache. Otherwise what it was about stays unserved.
+    pub begins_empty: bool,
 }
 
 impl Default for OverlaySettings {
@@ -221,6 +224,7 @@ impl Default for OverlaySettings {
             lease_ms: 3_000,
             silence_ms: 15_000,
             queue_max: 4_096,
+            begins_empty: false,
         }
     }
 }
