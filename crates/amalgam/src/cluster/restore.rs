@@ -7,7 +7,8 @@ use amalgam_node::RestorePlan;
 use anyhow::{Context, ensure};
 use clap::Args;
 
-use super::{NodeOptions, open_etcd};
+use super::NodeOptions;
+use super::configuration::open_etcd;
 
 /// Options of `amalgam cluster restore`.
 #[derive(Args)]
