@@ -28,6 +28,8 @@ pub struct MetadataOracle {
     /// Whether disks may hang, so that a node may die before it could tell what was committed. Then
     /// a leader may hold more than one batch of which the oracle has not heard.
     pub has_hangs: bool,
+    /// Whether all nodes and their disks were lost once.
+    has_lost_all: bool,
     /// Violations that were found.
     pub violations: Vec<String>,
     /// Number of committed edits.
@@ -47,6 +49,14 @@ impl MetadataOracle {
         self.committed.get(&(creator, version.sequence)).map_or(&[], Vec::as_slice)
     }
 
+    /// All nodes and their disks are lost: nothing that was committed has to be anywhere.
+    pub fn forget(&mut self) {
+        self.proposed.clear();
+        self.committed.clear();
+        self.truth = Catalog::default();
+        self.has_lost_all = true;
+    }
+
     /// Takes an event of a node's log.
     pub fn on_event(&mut self, event: &OverlayEvent) {
         match event {
@@ -60,6 +70,7 @@ impl MetadataOracle {
                 self.violations.push(format!("{chunks:?} of {source:?} cannot be read"));
             }
             OverlayEvent::ChunksUnreadable(..) if self.has_rot => {}
+            OverlayEvent::MetadataLost(..) if self.has_lost_all => {}
             OverlayEvent::ChunksUnreadable(..)
             | OverlayEvent::ReplicaLost(..)
             | OverlayEvent::MetadataLost(..) => {

@@ -28,6 +28,7 @@ use crate::random::Random;
 
 mod durability_check;
 mod hanging_disks;
+mod total_loss;
 mod voting;
 
 /// Length of a lease in milliseconds.
@@ -627,6 +628,7 @@ impl<P: NodeProcess> World<P> {
             self.queue.schedule(at_ms, Event::NodeStarts(self.names[&peer].clone()));
             self.crashes += 1;
         }
+        self.lose_all_disks();
         self.rot();
         let most_ms = if self.random.percent(30) { 8_000 } else { POWER_MS };
         self.queue.schedule(self.now_ms + 1 + self.random.below(most_ms), Event::ClusterStops);
