@@ -36,7 +36,7 @@ use rustix::io::Errno;
 use crate::admission::Admission;
 use crate::cached_count::CachedCount;
 use crate::clock::boot_ms;
-use crate::connection::{Connection, READ_BYTES, Role, dial};
+use crate::connection::{Connection, READ_BYTES, Role, dial_node};
 use crate::handshake::{Handshake, HandshakeError, Identity};
 use crate::lease_keeper::FINAL_TARGET;
 use crate::membership::Snapshot;
@@ -729,7 +729,7 @@ impl<S: ChunkStore> EventLoop<S> {
         }
         self.dialed_ms.insert(to, now_ms);
         let address = self.snapshot.addresses.get(&to.node)?;
-        let socket = match address.parse().map_err(io::Error::other).and_then(dial) {
+        let socket = match address.parse().map_err(io::Error::other).and_then(dial_node) {
             Ok(socket) => socket,
             Err(error) => {
                 log::warn!(address, error:%; "a node cannot be reached");
