@@ -10,7 +10,10 @@
 //!    is read again.
 //! 2. A member is removed only after its lease has ended at etcd, which is after the node itself
 //!    has stopped serving; also one that was voted out (`votes`).
-//! 3. Every call ends: a transaction is tried at most [`TRANSACTIONS_MAX`] times, and each request
+//! 3. A member whose lease has ended gets another one as long as nobody has removed it, in a
+//!    transaction that compares that: of its removal and its new lease one succeeds. So after a
+//!    time without etcd, in which all leases end, the members are the same as before it.
+//! 4. Every call ends: a transaction is tried at most [`TRANSACTIONS_MAX`] times, and each request
 //!    has a time limit (`etcd_client`).
 
 use std::fmt;
@@ -23,10 +26,14 @@ use amalgam_protocol::{append_base64, decode_base64};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
 
+use crate::clock::boot_ms;
 use crate::etcd_client::{EtcdClient, EtcdConfiguration};
 use crate::membership::{ClusterState, Joined, Membership, MembershipError, Snapshot};
 
+mod contact;
 mod votes;
+
+use contact::Contact;
 
 /// Times that a transaction is tried while others change the state.
 const TRANSACTIONS_MAX: u32 = 50;
@@ -47,6 +54,7 @@ pub struct Etcd {
     last: Mutex<(String, Arc<Snapshot>)>,
     /// The state that was read last, as bytes.
     last_state: Mutex<Vec<u8>>,
+    contact: Mutex<Contact>,
 }
 
 impl fmt::Debug for Etcd {
@@ -125,6 +133,7 @@ impl Etcd {
             leases: Mutex::default(),
             last: Mutex::default(),
             last_state: Mutex::default(),
+            contact: Mutex::default(),
         })
     }
 
@@ -221,7 +230,11 @@ impl Etcd {
     }
 
     /// Removes one member whose lease has ended, if there is any; later reads remove the others.
+    /// After a time without etcd it first leaves the members the time to get new leases.
     fn remove_expired(&self, keys: &mut ClusterKeys) -> Result<(), MembershipError> {
+        if !self.contact.lock().ignore_poison().is_settled(boot_ms(), self.lease_ms()) {
+            return Ok(());
+        }
         let Some(state) = &mut keys.state else { return Ok(()) };
         let snapshot = state.snapshot();
         let members = snapshot.view.members.iter();
@@ -238,6 +251,36 @@ impl Etcd {
         }
         *keys = self.read()?;
         Ok(())
+    }
+
+    /// Gives a member a new lease in place of one that has ended. False if it was removed or voted
+    /// out.
+    fn regain(&self, peer: Peer) -> Result<bool, MembershipError> {
+        let name = lease_name(peer);
+        for _ in 0..TRANSACTIONS_MAX {
+            let keys = self.read()?;
+            let is_member =
+                keys.state.as_ref().is_some_and(|state| state.coordinator.view().has(peer));
+            if !is_member || keys.alive.contains(&name) || keys.voting.is_voted_out(&name) {
+                return Ok(false);
+            }
+            let lease = self.grant(self.lease_seconds)?;
+            let same = json!({
+                "key": self.state_key(), "target": "MOD", "result": "EQUAL",
+                "mod_revision": keys.revision,
+            });
+            let put = json!({ "requestPut": {
+                "key": self.lease_key(peer), "value": encoded(b"1"), "lease": lease,
+            }});
+            if self.transact(&[same, self.is_gone(peer)], &[put])? {
+                let mut leases = self.leases.lock().ignore_poison();
+                leases.retain(|(other, _)| *other != peer);
+                leases.push((peer, lease));
+                log::info!("the lease had ended, but the node was still a member: it goes on");
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The condition that a member's lease has ended.
@@ -322,7 +365,7 @@ impl Membership for Etcd {
         let ended = || MembershipError::Refused(CoordinatorError::NoMember);
         let lease = self.lease_of(peer).ok_or_else(ended)?;
         let answer = self.call("/v3/lease/keepalive", &json!({ "ID": lease }))?;
-        if is_alive(&answer, &lease)? { Ok(()) } else { Err(ended()) }
+        if is_alive(&answer, &lease)? || self.regain(peer)? { Ok(()) } else { Err(ended()) }
     }
 
     fn leave(&self, peer: Peer) -> Result<(), MembershipError> {

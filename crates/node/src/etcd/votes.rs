@@ -36,8 +36,8 @@ const MARK: &str = "out:";
 pub(super) struct VoteKeys {
     /// Votes, as `MEMBER/VOTER`.
     votes: BTreeSet<String>,
-    /// Whether no other member may be voted out yet.
-    is_barred: bool,
+    /// The member that was voted out last, while no other may be.
+    voted_out: Option<String>,
     /// The keys of members' leases.
     leases: Vec<LeaseKey>,
 }
@@ -64,7 +64,7 @@ impl VoteKeys {
     /// votes.
     pub(super) fn take(&mut self, name: &str, entry: &Value) -> Result<(), MembershipError> {
         if name == VOTED_OUT {
-            self.is_barred = true;
+            self.voted_out = Some(String::from_utf8_lossy(&decoded(&entry["value"])?).into_owned());
         } else if let Some(vote) = name.strip_prefix(VOTES) {
             self.votes.insert(vote.to_owned());
         } else if let Some(member) = name.strip_prefix("alive/") {
@@ -75,6 +75,11 @@ impl VoteKeys {
             self.leases.push(LeaseKey { member, revision, lease, value });
         }
         Ok(())
+    }
+
+    /// Whether a member was voted out lately.
+    pub(super) fn is_voted_out(&self, member: &str) -> bool {
+        self.voted_out.as_deref() == Some(member)
     }
 }
 
@@ -94,7 +99,11 @@ impl Etcd {
         self.key(&format!("{VOTES}{}/{}", lease_name(member), lease_name(voter)))
     }
 
-    fn transact(&self, compare: &[Value], success: &[Value]) -> Result<bool, MembershipError> {
+    pub(super) fn transact(
+        &self,
+        compare: &[Value],
+        success: &[Value],
+    ) -> Result<bool, MembershipError> {
         let request = json!({ "compare": compare, "success": success, "failure": [] });
         let answer = self.call("/v3/kv/txn", &request)?;
         Ok(answer["succeeded"].as_bool().unwrap_or(false))
@@ -123,7 +132,7 @@ impl Etcd {
         let Some(held) = held.filter(|key| !key.value.starts_with(MARK) && key.lease != "0") else {
             return Ok(());
         };
-        if keys.voting.is_barred || !state.coordinator.may_vote_out(member, &voters) {
+        if keys.voting.voted_out.is_some() || !state.coordinator.may_vote_out(member, &voters) {
             return Ok(());
         }
         let asked = json!({ "ID": held.lease });
@@ -201,6 +210,6 @@ mod tests {
             (held.member.as_str(), held.lease.as_str(), held.revision.as_str()),
             ("3-1", "7", "9")
         );
-        assert!(keys.is_barred && keys.leases.len() == 1);
+        assert!(keys.is_voted_out("1") && keys.leases.len() == 1);
     }
 }

@@ -157,3 +157,38 @@ fn a_member_that_a_majority_votes_out_keeps_its_place_until_its_lease_has_ended(
     renew_all(*cut);
     assert_eq!(a.join("d", "10.0.0.1:7911", "").map(|joined| joined.peer.incarnation), Ok(2));
 }
+
+#[test]
+fn a_member_whose_lease_has_ended_goes_on_unless_it_was_removed() {
+    let Some(process) = EtcdProcess::start() else {
+        eprintln!("skipped: there is no etcd (Debian: etcd-server)");
+        return;
+    };
+    let members = ["a", "b"].map(|name| join(&process.endpoint, name));
+    let [(a, first), (b, second)] = &members;
+    // The lease ends at etcd, as it does while that stands still.
+    let sleep_until_over = || {
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(6) {
+            b.keep_alive(*second).expect("its lease is renewed");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    };
+    sleep_until_over();
+    assert_eq!(a.keep_alive(*first), Ok(()), "nobody has looked");
+    assert!(b.snapshot().expect("it answers").view.has(*first), "it has a lease again");
+    assert_eq!(a.keep_alive(*first), Ok(()), "which is renewed");
+    // A node that has just heard etcd again gives others time; later it removes them.
+    sleep_until_over();
+    assert!(b.snapshot().expect("it answers").view.has(*first), "after a break");
+    sleep_until_over();
+    b.snapshot().expect("it answers");
+    let begin = Instant::now();
+    while b.snapshot().expect("it answers").view.has(*first) {
+        assert!(begin.elapsed().as_secs() < 60, "it is not removed");
+        b.keep_alive(*second).expect("its lease is renewed");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let gone = Err(MembershipError::Refused(CoordinatorError::NoMember));
+    assert_eq!(a.keep_alive(*first), gone, "others own what it owned");
+}
