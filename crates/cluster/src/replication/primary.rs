@@ -637,8 +637,13 @@ impl ReplicationPrimary {
                 wanted.extend(parts.map(|ids| (!is_hurt, ids, set.clone())));
             }
         }
-        // Sets with silent members go first: writes wait for them.
-        wanted.sort_by_key(|(has_no_silent, ids, _)| (*has_no_silent, ids.start()));
+        // Sets with silent members go first, and of these the ones that a write waits for.
+        let awaited = if silent.is_empty() { Vec::new() } else { self.ids_with_pending_writes() };
+        wanted.sort_by_cached_key(|(has_no_silent, ids, _)| {
+            let after = awaited.partition_point(|id| *id < ids.start());
+            let is_awaited = awaited.get(after).is_some_and(|id| *id < ids.end());
+            (*has_no_silent, !is_awaited, ids.start())
+        });
         let is_named = |ids: IdRange| ids.first().creator().is_named();
         let changing: Vec<IdRange> = self.set_changes.values().map(|change| change.ids).collect();
         let named = changing.iter().filter(|ids| is_named(**ids)).count();
@@ -685,6 +690,12 @@ impl ReplicationPrimary {
             silent: silent.clone(),
             suspected: suspected(),
         });
+    }
+
+    fn ids_with_pending_writes(&self) -> Vec<u64> {
+        let mut ids: Vec<u64> = self.pending_by_id.keys().map(|id| id.bits()).collect();
+        ids.sort_unstable();
+        ids
     }
 
     /// Queues a mutation for peers; no reply waits for it.

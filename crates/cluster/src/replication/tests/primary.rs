@@ -314,3 +314,26 @@ fn writes_that_no_backup_can_have_are_refused_at_once_and_cost_no_scans() {
     assert_eq!(looked_at.get(), 4);
     assert!(primary.is_changing(ids(0, 20)));
 }
+
+#[test]
+fn of_many_sets_with_a_silent_backup_those_that_writes_wait_for_change_first() {
+    let [silent, other] =
+        [2, 3].map(|node| Peer { node: NodeId::new(node).expect("a node"), incarnation: 1 });
+    let settings = ReplicationSettings { backups: 2, ..ReplicationSettings::default() };
+    let mut primary = ReplicationPrimary::new(owner(), settings);
+    primary.set_members([owner(), silent, other].into_iter());
+    let partitions: Vec<Creator> = Creator::partitions().collect();
+    for partition in &partitions {
+        primary.set_backups(partition.ids(), vec![silent, other]);
+    }
+    let awaited = partitions.last().expect("one").ids();
+    primary.replicate(awaited.first(), Mutation::Put(awaited.first(), vec![1]), Vec::new());
+    let mut out = Vec::new();
+    primary.flush(1_000, &mut out);
+    out.clear();
+    let now_ms = 1_000 + settings.silent_ms;
+    primary.on_message(other, &ReplicationMessage::Appended { stream: 2, next: 2 }, now_ms);
+    primary.on_tick(now_ms, &|_| false, &mut Empty, &|_| ClientState::default(), &mut out);
+    assert_eq!(out.len(), NAMED_CHANGES_MAX, "the others wait");
+    assert_eq!(out[0], ReplicationCommand::Commit(1, awaited, vec![other]));
+}
