@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 
-use super::moves::MoveMessage;
 use crate::chunks::{Reply, value_bytes};
 use crate::hash::IntHashMap;
 use crate::overlay::Peer;
@@ -30,8 +29,8 @@ pub enum Requester {
 pub(super) enum PendingReply {
     /// The versions are those that its operations wait for, in the same order; None for nothing.
     Reply(Requester, Reply, Vec<Option<u64>>),
-    /// The acknowledgement of a page, to the source of a move.
-    Ack(Peer, MoveMessage),
+    /// The acknowledgement of a page, by its number, to the source of the move of that number.
+    Ack(Peer, u64, u32),
 }
 
 impl PendingReply {

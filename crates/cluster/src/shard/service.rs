@@ -345,7 +345,10 @@ impl<S: ChunkStore> ChunkService<S> {
                 }
                 // The client repeats the request and gets the cached responses.
                 PendingReply::Reply(..) => {}
-                PendingReply::Ack(to, message) => out.push(ChunkCommand::Send(to, message)),
+                PendingReply::Ack(to, number, page) => {
+                    let ack = self.ack_page(to, number, page);
+                    out.extend(ack.map(|ack| ChunkCommand::Send(to, ack)));
+                }
             }
         }
     }

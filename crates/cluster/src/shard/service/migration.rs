@@ -401,7 +401,7 @@ impl<S: ChunkStore> ChunkService<S> {
     ) {
         let Some(incoming) = self.incoming.get_mut(&(from, number)) else { return };
         incoming.heard_ms = now_ms;
-        let (mut is_new, is_last, mut awaited) = (false, tail.is_some(), BTreeSet::new());
+        let (mut is_new, mut awaited) = (false, BTreeSet::new());
         if page == incoming.next_page {
             is_new = true;
             for (id, value) in chunks.iter().filter(|(id, _)| incoming.ids.contains(*id)) {
@@ -467,26 +467,18 @@ impl<S: ChunkStore> ChunkService<S> {
         if page < incoming.next_page {
             match self.ack_page(from, number, page) {
                 Some(ack) => out.push(ChunkCommand::Send(from, ack)),
-                // The last page is repeated by the source: its answer hands the move back to the
-                // source.
-                None if is_new && !awaited.is_empty() && !is_last => {
-                    let backups = self.backups_of(from, number);
-                    let ack = MoveMessage::Ack { number, page, backups };
-                    self.pending_replies.hold(awaited, PendingReply::Ack(from, ack), now_ms);
+                None if is_new && !awaited.is_empty() => {
+                    let ack = PendingReply::Ack(from, number, page);
+                    self.pending_replies.hold(awaited, ack, now_ms);
                 }
                 None => {}
             }
         }
     }
 
-    fn backups_of(&self, from: Peer, number: u64) -> Vec<Peer> {
-        let incoming = self.incoming.get(&(from, number));
-        incoming.map(|incoming| incoming.backups.clone()).unwrap_or_default()
-    }
-
     /// The acknowledgement of a page, if the backups have everything up to it. From the last page
     /// on the backups are not changed any more: the source may have them committed.
-    fn ack_page(&mut self, from: Peer, number: u64, page: u32) -> Option<MoveMessage> {
+    pub(super) fn ack_page(&mut self, from: Peer, number: u64, page: u32) -> Option<MoveMessage> {
         let incoming = self.incoming.get(&(from, number))?;
         if self.replication.has_pending_writes(incoming.ids) {
             return None;

@@ -11,8 +11,8 @@ use super::super::UnreadableChunks;
 use super::operations::{COPIED_BYTES_MAX, Change};
 use super::*;
 use crate::chunks::{
-    Action, ClientId, EngineStore, ItemOp, ItemStore, ItemVerb, MAX_CHUNK_BYTES, Operation,
-    StoreError, value_bytes,
+    Action, ClientId, ClientState, EngineStore, ItemOp, ItemStore, ItemVerb, MAX_CHUNK_BYTES,
+    Operation, StoreError, value_bytes,
 };
 use crate::ids::NodeId;
 use crate::log::{LogSettings, MemoryStorage};
@@ -441,6 +441,36 @@ fn a_node_that_would_have_the_only_copy_declines() {
         assert_eq!(service.replication().counts().1, before + changes, "two ids at a time");
     }
     assert!((5..10).all(|counter| service.store.has(id(counter))));
+}
+
+/// Otherwise each move would wait until its source repeats the page.
+#[test]
+fn the_last_page_of_a_move_is_acknowledged_once_backups_have_it() {
+    let index = model();
+    let replication = ReplicationSettings { backups: 1, ..ReplicationSettings::default() };
+    let limits = ChunkSettings { replication, ..ChunkSettings::default() };
+    let mut service = ChunkService::new(me(), limits, EngineStore::from(&index));
+    service.set_members([me(), peer(1)].into_iter());
+    let mut out = Vec::new();
+    let offer = MoveMessage::Offer { number: 7, ids: IdRange::single(id(0)), since: 1 };
+    service.on_move(peer(1), offer, 0, &mut out);
+    let (chunks, tail) = (vec![(id(0), Some(vec![1]))], Some(ClientState::default()));
+    out.clear();
+    service.on_move(peer(1), MoveMessage::Page { number: 7, page: 1, chunks, tail }, 0, &mut out);
+    assert_eq!(out, [], "its backup has nothing yet");
+    service.flush(0, &mut out);
+    let Some(ChunkCommand::Replication(ReplicationCommand::Send(
+        to,
+        ReplicationMessage::Append { stream, first, entries },
+    ))) = out.pop()
+    else {
+        panic!("nothing is sent");
+    };
+    let appended = ReplicationMessage::Appended { stream, next: first + entries.count() as u64 };
+    out.clear();
+    service.on_backup(to, &appended, &mut || 0, &mut out);
+    let ack = MoveMessage::Ack { number: 7, page: 1, backups: vec![to] };
+    assert_eq!(out, [ChunkCommand::Send(peer(1), ack)]);
 }
 
 fn peer(node: u16) -> Peer {
