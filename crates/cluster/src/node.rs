@@ -76,14 +76,14 @@ const NEEDED_QUERY_MS: u64 = 5_000;
 const NEEDED_QUERIES_MAX: usize = 256;
 
 /// The reason for an edit of the metadata that this node asked for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum EditReason {
     /// Claims ids for chunks to be created.
     Claim,
     /// Transfers ids to another node at the end of a move.
     Transfer,
-    /// Claims a partition of the named ids.
-    Partition,
+    /// Claims a partition of the named ids, with these backups.
+    Partition(Vec<Peer>),
     /// Changes the backups of ids, in the change of the replica set with this number.
     Backups(u64),
 }
@@ -434,10 +434,12 @@ impl<S: ChunkStore> Node<S> {
                 wanted.clear();
             }
             for partition in wanted {
-                let change = Change::Claim(ReplicaSet::of_owner(self.me));
+                // Nobody has anything of it, so its backups have all from the start.
                 let ids = partition.ids();
+                let backups = chunks.replication().choose_backup_set(ids);
+                let change = Change::Claim(replica_set(self.me, &backups));
                 let request = self.locator.change(ids, change, now_ms, &mut commands);
-                self.edits.insert(request, (ids, EditReason::Partition));
+                self.edits.insert(request, (ids, EditReason::Partition(backups)));
             }
         }
         self.load_failovers(now_ms, &mut chunk_commands, out);
@@ -687,8 +689,8 @@ impl<S: ChunkStore> Node<S> {
                         let chunks = &mut self.chunks;
                         chunks.on_committed(number, *result, &mut || now_ms, &mut chunk_commands);
                     }
-                    (Some((ids, EditReason::Partition)), Ok(epoch)) => {
-                        self.chunks.own_partition(ids, *epoch)
+                    (Some((ids, EditReason::Partition(backups))), Ok(epoch)) => {
+                        self.chunks.own_partition(ids, *epoch, backups)
                     }
                     _ => {}
                 },

@@ -476,12 +476,12 @@ impl<S: ChunkStore> ChunkService<S> {
         }
     }
 
-    /// Makes this node the owner of named ids, of which it has no items, without backups. Where
-    /// backups are wanted, nothing is changed before there are enough.
-    pub fn own_partition(&mut self, ids: IdRange, epoch: u64) {
+    /// Makes this node the owner of named ids, of which nobody has items, with these backups. Where
+    /// they are too few, nothing is changed before there are enough.
+    pub fn own_partition(&mut self, ids: IdRange, epoch: u64, backups: Vec<Peer>) {
         self.remove_now(ids);
         self.set_owned(ids, Some(epoch));
-        self.replication.set_first_backups(ids, Vec::new());
+        self.replication.set_first_backups(ids, backups);
     }
 
     /// Remembers where ids went.
