@@ -9,6 +9,8 @@
 //! 2. The advice follows only from the printed figures, by the rule that [`Advice`] states.
 //! 3. Time is the trace's: an item expires when the trace says so, however fast it is replayed.
 
+#![forbid(unsafe_code)]
+
 mod advice;
 mod arguments;
 mod picture;

@@ -3,6 +3,8 @@
 //! `amalgam serve` takes memcached's options. So does the binary when it is called `memcached` (or
 //! `memcached-debug`), or when its first argument is an option.
 
+#![forbid(unsafe_code)]
+
 mod clients;
 mod cluster;
 mod color;

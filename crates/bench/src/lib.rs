@@ -5,6 +5,8 @@
 //! 2. What is compared runs in turns, in one process, on the same requests.
 //! 3. A figure that was not measured is left out, never guessed.
 
+#![forbid(unsafe_code)]
+
 pub mod client;
 pub mod driver;
 pub mod measure;

@@ -1,5 +1,7 @@
 //! The `amalgam-lab` binary: everything that measures Amalgam and is not a part of the product.
 
+#![forbid(unsafe_code)]
+
 mod chaos;
 
 use std::ffi::OsString;

@@ -2,5 +2,7 @@
 //! own: stateright's libraries turn on features of serde and others, and in one build with them all
 //! crates would be compiled once more.
 
+#![forbid(unsafe_code)]
+
 #[cfg(test)]
 mod ring;

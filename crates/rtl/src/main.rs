@@ -1,6 +1,8 @@
 //! `amalgam-rtl serve [HOST:PORT]`: the simulated hardware behind a UDP and a TCP port, for
 //! memcached clients. As printed: keys up to 168 bytes, values up to 1024.
 
+#![forbid(unsafe_code)]
+
 use std::sync::atomic::AtomicBool;
 
 use amalgam_rtl::PAPER;

@@ -11,6 +11,7 @@ mod modules;
 mod phrases;
 mod promises;
 mod quotes;
+mod unsafe_code;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,7 @@ pub use modules::{Cycle, cycles};
 pub use phrases::{Offence, offences, prose_sources};
 pub use promises::promises;
 pub use quotes::{Quote, quotes};
+pub use unsafe_code::{UnsafeCount, UnsafeRow, unsafe_rows};
 
 /// A text file of the repository.
 pub struct Source {

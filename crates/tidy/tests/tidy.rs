@@ -9,27 +9,6 @@ use amalgam_tidy::{Source, assert_none, has_word, root, sources};
 const MAX_COLUMNS: usize = 100;
 const MAX_LINES: usize = 800;
 
-/// Where `unsafe` may stand: the engines' shared memory management, the part of each engine that
-/// follows an index word to its item, the worker that owns its index, the functions that C calls,
-/// the calls of C++ peers and of simulated hardware, the server's system calls, and the allocator
-/// with which fuzz targets count.
-const UNSAFE_ALLOWED: [&str; 14] = [
-    "crates/index/src/mem/",
-    "crates/index/src/mercury/",
-    "crates/index/src/memc3/",
-    "crates/index/src/hotring/",
-    "crates/index/src/pipeline/",
-    "crates/index/src/map/owner.rs",
-    "crates/embed/src/",
-    "crates/reproduce/src/baselines/",
-    "crates/peers/src/cpp.rs",
-    "crates/peers/src/external/",
-    "crates/peers/src/reclamation/schemes.rs",
-    "crates/server/src/net/sys",
-    "crates/rtl/src/model.rs",
-    "fuzz/src/memory.rs",
-];
-
 /// What a folder's code must not name, and why.
 const ABSENT: [(&str, &[&str], &str); 8] = [
     ("crates/op/src/", &["amalgam_index", "amalgam_protocol", "std::net", "std::io"], "plain data"),
@@ -175,22 +154,6 @@ fn what_is_absent_stays_absent() {
         }
     }
     assert_none("crates know only what they must", &offences);
-}
-
-#[test]
-fn unsafe_stands_only_where_it_may() {
-    let mut offences = Vec::new();
-    for source in rust_sources() {
-        if UNSAFE_ALLOWED.iter().any(|allowed| source.path.starts_with(allowed)) {
-            continue;
-        }
-        for (number, line) in source.code() {
-            if has_word(line, "unsafe") {
-                offences.push(offence(&source, number, line.trim()));
-            }
-        }
-    }
-    assert_none("unsafe lives in few places", &offences);
 }
 
 #[test]
