@@ -289,7 +289,6 @@ fn decide_store<'a>(
             let meta_flags = MetaFlags { stale: true, won: item.won, ..MetaFlags::default() };
             Decision::Replace(ItemWrite { expiry: item.expiry, meta_flags, ..new }, outcome)
         }
-        StoreMode::Replace if store.compare.is_none() => Decision::Replace(new, outcome),
         _ if matches!(comparison, Comparison::Older | Comparison::Different) => {
             Decision::Keep(Outcome::Exists)
         }
@@ -534,6 +533,54 @@ mod tests {
     }
 
     #[test]
+    fn an_item_with_as_many_seconds_left_as_the_threshold_is_not_recached() {
+        for (recache_below_seconds, won) in [(Some(60), false), (Some(61), true)] {
+            let get = Get { recache_below_seconds, ..Get::default() };
+            let outcome = match run(Some(&item(b"value")), Verb::Get(get)) {
+                Decision::Keep(outcome) | Decision::Replace(_, outcome) => outcome,
+                other => panic!("{other:?}"),
+            };
+            assert!(matches!(outcome, Outcome::Hit(hit) if hit.won == won), "{outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_read_removes_a_dead_item() {
+        let dead = ItemView { expiry: Expiry(999), ..item(b"value") };
+        let decision = run(Some(&dead), Verb::Get(Get::default()));
+        assert!(matches!(decision, Decision::Remove(Outcome::NotFound)), "{decision:?}");
+        let decision = run(None, Verb::Get(Get::default()));
+        assert!(matches!(decision, Decision::Keep(Outcome::NotFound)), "{decision:?}");
+    }
+
+    #[test]
+    fn a_written_item_has_an_id_if_one_was_given_or_asked_for() {
+        let number = item(b"5");
+        for (wants_cas, new_cas, cas) in
+            [(false, None, None), (true, None, Some(FRESH)), (false, Some(9), Some(9))]
+        {
+            let get = Get { vivify: Some(10), wants_cas, new_cas, ..Get::default() };
+            let plain = Store::new(StoreMode::Set, b"new", 0, 0);
+            let store = Verb::Store(Store { wants_cas, new_cas, ..plain });
+            let initial = Some(1);
+            let count =
+                Arithmetic { delta: 1, initial, wants_cas, new_cas, ..Arithmetic::default() };
+            let count = Verb::Arithmetic(count);
+            for (item, verb) in [
+                (None, Verb::Get(get)),
+                (None, store),
+                (Some(&number), store),
+                (None, count),
+                (Some(&number), count),
+            ] {
+                let decision = run(item, verb);
+                let Decision::Replace(item_write, _) = decision else { panic!("{decision:?}") };
+                assert_eq!(item_write.cas, cas, "{verb:?}");
+            }
+        }
+    }
+
+    #[test]
     fn only_a_meta_get_is_told_to_recache_a_stale_item() {
         let stale = ItemView { stale: true, ..item(b"value") };
         let touch = Get { touch: Some(10), wants_cas: true, ..Get::default() };
@@ -552,6 +599,31 @@ mod tests {
     }
 
     #[test]
+    fn every_store_is_refused_under_another_id() {
+        for mode in [StoreMode::Set, StoreMode::Replace, StoreMode::Append, StoreMode::Prepend] {
+            let store = |cas| {
+                let compare = Some(Compare { cas, accepts_older_as_stale: false });
+                Verb::Store(Store { compare, ..Store::new(mode, b"new", 0, 0) })
+            };
+            let refused = run(Some(&item(b"value")), store(19));
+            assert!(matches!(refused, Decision::Keep(Outcome::Exists)), "{refused:?}");
+            assert!(matches!(replaced(&item(b"value"), store(20)).1, Outcome::Stored(_)));
+        }
+    }
+
+    #[test]
+    fn what_an_append_makes_lives_as_long_as_asked() {
+        for mode in [StoreMode::Append, StoreMode::Prepend] {
+            let store = Store::new(mode, b"new", 0, 0);
+            let refused = run(None, Verb::Store(store));
+            assert!(matches!(refused, Decision::Keep(Outcome::NotStored)), "{refused:?}");
+            let made = run(None, Verb::Store(Store { vivify: Some(10), ..store }));
+            let Decision::Replace(item_write, _) = made else { panic!("{made:?}") };
+            assert_eq!((item_write.value_bytes(0), item_write.expiry), (3, Expiry(1010)));
+        }
+    }
+
+    #[test]
     fn an_id_from_the_future_is_no_older_id() {
         let store = |cas| {
             let compare = Some(Compare { cas, accepts_older_as_stale: true });
@@ -563,6 +635,12 @@ mod tests {
         assert_eq!(item_write.expiry, Expiry(1060));
         let refused = run(Some(&without_id), store(FRESH));
         assert!(matches!(refused, Decision::Keep(Outcome::Exists)));
+        for won in [false, true] {
+            let newer = ItemView { won, ..item(b"value") };
+            let (item_write, _) = replaced(&newer, store(19));
+            let meta_flags = MetaFlags { stale: true, won, ..MetaFlags::default() };
+            assert_eq!(item_write.meta_flags, meta_flags);
+        }
         let refused = run(Some(&item(b"value")), store(21));
         assert!(matches!(refused, Decision::Keep(Outcome::Exists)));
     }

@@ -408,6 +408,33 @@ proptest! {
         }
     }
 
+    /// Two items that differ in their value alone: where the new values differ, the write says that
+    /// it depends on the present one. One that only stores what was sent does not.
+    #[test]
+    fn writes_that_read_the_value_say_so(item in item(), act in act(), other in value()) {
+        let now = now();
+        let op = Op { key: Key::new(b"key", &HashSeed::new(1)), verb: act.verb() };
+        let Some(item) = item else { return Ok(()) };
+        let value = item.value.iter().enumerate();
+        let value = value.map(|(place, byte)| other.get(place).copied().unwrap_or(*byte));
+        let twin = Item { value: value.collect(), ..item.clone() };
+        let write = |item: &Item| {
+            let decision = decide(Some(&view(b"key", item)), &op, &now, 1 << 40);
+            let Decision::Replace(write, _) = decision else { return None };
+            let mut new = vec![0; write.value_bytes(item.value.len())];
+            write.write_value(&item.value, &mut new);
+            Some((new, write.depends_on_value(&op)))
+        };
+        let (one, two) = (write(&item), write(&twin));
+        let depends = one.iter().chain(&two).any(|(_, depends)| *depends);
+        let new = |write: Option<(Vec<u8>, bool)>| write.map(|(new, _)| new);
+        prop_assert!(new(one) == new(two) || depends);
+        if let Verb::Store(Store { mode, .. }) = op.verb {
+            let is_joined = matches!(mode, StoreMode::Append | StoreMode::Prepend);
+            prop_assert!(!depends || is_joined);
+        }
+    }
+
     #[test]
     fn deciding_again_says_the_same(item in item(), act in act()) {
         let now = now();
