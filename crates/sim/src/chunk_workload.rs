@@ -8,6 +8,7 @@ use amalgam_cluster::overlay::Peer;
 use amalgam_cluster::replication::{RecoveredState, ReplicaStore, ReplicationSettings};
 
 use crate::memory_store::MemoryStore;
+use crate::mutants::Mutant;
 use crate::node_process::{Workload, WorkloadNode};
 use crate::observations::Observations;
 use crate::random::Random;
@@ -44,16 +45,20 @@ pub(crate) fn open_replica_store(
     observed: &mut Observations,
 ) -> (ReplicaStore, RecoveredState) {
     let disk = observed.disks.entry(peer.node).or_default().clone();
-    let durability = if observed.is_synced { Durability::Synced } else { Durability::Buffered };
+    let is_synced = observed.is_synced && observed.mutant != Mutant::AcknowledgesBeforeSync;
+    let durability = if is_synced { Durability::Synced } else { Durability::Buffered };
     let settings = LogSettings { segment_bytes, segments_max: 400, durability };
     let identity = (1, peer, disk.power_losses);
-    let (replica_store, recovered) =
+    let (replica_store, mut recovered) =
         ReplicaStore::resume(disk.storage(), identity, settings).expect("it is this cluster's");
     if replica_store.replay_report().was_torn {
         observed.coverage.record("a torn write");
     }
     if replica_store.replay_report().records > 0 && recovered.since == peer.incarnation {
         observed.coverage.record("a log that is not authoritative");
+    }
+    if observed.mutant == Mutant::TrustsIncompleteLog {
+        recovered.since = 1;
     }
     (replica_store, recovered)
 }

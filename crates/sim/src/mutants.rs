@@ -1,11 +1,15 @@
-//! Mutants: deliberate defects around the logic, each of which the simulation must find.
+//! Mutants: deliberate defects around the logic, each of which the simulation must find. Each is a
+//! mistake that a published system made, or that its authors warn of; `docs/mutants.md` lists them.
 
-use amalgam_cluster::chunks::{Action, ChunkError, Response};
-use amalgam_cluster::ids::NodeId;
+use std::collections::BTreeMap;
+
+use amalgam_cluster::chunks::{Action, ChunkError, ClientState, LockGrant, Response};
+use amalgam_cluster::ids::{ChunkId, NodeId};
 use amalgam_cluster::node::NodeCommand;
 use amalgam_cluster::overlay::{Catalog, FailoverGrant, Message, Peer, Summary};
 use amalgam_cluster::replication::{Mutation, ReplicationEntry, ReplicationMessage};
-use amalgam_cluster::wire::Packet;
+use amalgam_cluster::shard::MoveMessage;
+use amalgam_cluster::wire::{Packet, Wire};
 
 /// A defect that the world introduces in what passes between nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +64,86 @@ pub enum Mutant {
     DeletesOnlyWhatIsThere,
     /// Backups keep items that were removed.
     KeepsRemovedItems,
+    /// The replies that clients got do not move along with their chunks.
+    ForgetsRepliesInMoves,
+    /// Backups do not store the replies that owners gave.
+    ForgetsRepliesAtBackups,
+    /// Locks do not move along with their chunks.
+    ForgetsLocksInMoves,
+    /// Backups store locks without their tokens, so that a new owner counts from the start.
+    RestartsTokens,
+    /// A lock ends before its lease.
+    ShortensLocks,
+    /// Metadata that is installed as a whole lacks its last range.
+    TruncatesSnapshots,
+    /// Replicas of the metadata count a batch of edits and do not apply it.
+    CountsWithoutApplying,
+    /// Nodes acknowledge before their disks have synced, though they promise it.
+    AcknowledgesBeforeSync,
+    /// A restarted node takes its log for complete, whatever is missing.
+    TrustsIncompleteLog,
+    /// A restarted node tells leaders that it has all replicas.
+    ClaimsAllReplicas,
+    /// The coordinator comes back with the view before its last change.
+    RestoresOldView,
+    /// A former owner goes on answering reads with the values that it last read.
+    FormerOwnerAnswers,
+    /// Clients repeat an operation that is not answered soon as a new one.
+    RepeatsUnanswered,
+    /// Nodes count their lease for twice as long as it lasts.
+    DoubleLease,
+}
+
+/// Values that owners read last, for [`Mutant::FormerOwnerAnswers`].
+#[derive(Debug, Default)]
+pub(crate) struct LastReads {
+    /// The chunks of reads under way, by client and number.
+    asked: BTreeMap<(Peer, u64), ChunkId>,
+    values: BTreeMap<(Peer, ChunkId), Vec<u8>>,
+}
+
+impl LastReads {
+    /// Changes what a former owner refuses to answer.
+    pub fn answer(&mut self, from: Peer, to: Peer, packet: &mut Packet) {
+        match packet {
+            Packet::Request(request) => {
+                for operation in &request.operations {
+                    if let Action::Get(id) = operation.action {
+                        self.asked.insert((from, operation.number), id);
+                    }
+                }
+            }
+            Packet::Reply(reply) => {
+                for (number, result) in reply {
+                    let Some(id) = self.asked.get(&(to, *number)) else { continue };
+                    match result {
+                        Ok(Response::Value(value)) => {
+                            self.values.insert((from, *id), value.clone());
+                        }
+                        Err(ChunkError::Moved(_) | ChunkError::Outdated) => {
+                            if let Some(value) = self.values.get(&(from, *id)) {
+                                *result = Ok(Response::Value(value.clone()));
+                            }
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The entries of a batch, each changed.
+fn changed(
+    message: ReplicationMessage,
+    change: impl Fn(&mut Vec<ReplicationEntry>),
+) -> Option<Packet> {
+    let ReplicationMessage::Append { stream, first, entries } = message else { return None };
+    let mut list = entries.to_vec();
+    change(&mut list);
+    let entries = list.into();
+    Some(Packet::Replication(ReplicationMessage::Append { stream, first, entries }))
 }
 
 /// The answer of a backup that stored the message.
@@ -85,79 +169,40 @@ pub(crate) fn as_if_same(leaders: &[Summary], members: &Catalog) -> Vec<Summary>
     leaders.iter().map(as_if).collect()
 }
 
-/// Applies a mutant to a packet about replication or failover. None if nothing arrives; answers go
-/// to `out`.
+/// Applies a mutant to a packet. None if nothing arrives; answers go to `out`.
 pub(crate) fn mutate(
     mutant: Mutant,
     packet: Packet,
     out: &mut Vec<NodeCommand>,
-    from: Peer,
+    (from, to): (Peer, Peer),
 ) -> Option<Packet> {
     match packet {
-        Packet::Replication(message @ ReplicationMessage::Append { .. })
-            if mutant == Mutant::NoReplication =>
-        {
-            out.push(NodeCommand::Send(from, Packet::Replication(as_if_stored(&message))));
-            None
-        }
-        Packet::Replication(message @ ReplicationMessage::Refused { .. })
-            if mutant == Mutant::NoFencing =>
-        {
-            Some(Packet::Replication(as_if_stored(&message)))
-        }
-        Packet::Replication(ReplicationMessage::Append { stream, first, entries })
-            if mutant == Mutant::KeepsRemovedItems =>
-        {
-            let mut list = entries.to_vec();
-            let removals = list.iter_mut().map(|entry| &mut entry.mutation);
-            removals
-                .filter(|mutation| matches!(mutation, Mutation::RemoveItem(_)))
-                .for_each(|mutation| *mutation = Mutation::RepliesOnly);
-            let entries = list.into();
-            Some(Packet::Replication(ReplicationMessage::Append { stream, first, entries }))
-        }
-        Packet::Replication(ReplicationMessage::Append { stream, first, entries })
-            if mutant == Mutant::LostLastBuffer =>
-        {
-            let mut list = entries.to_vec();
-            if list.iter().any(|entry| entry.mutation == Mutation::RepliesOnly) {
-                list.iter_mut().for_each(|entry| entry.mutation = Mutation::RepliesOnly);
-            }
-            let entries = list.into();
-            Some(Packet::Replication(ReplicationMessage::Append { stream, first, entries }))
-        }
-        Packet::Replication(ReplicationMessage::Append { stream, first, entries })
-            if mutant == Mutant::UnreconciledReplicas =>
-        {
-            let (mut list, mut is_adopting) = (entries.to_vec(), false);
-            for entry in &mut list {
-                match entry.mutation {
-                    Mutation::ChangeOwner(..) => is_adopting = true,
-                    Mutation::RepliesOnly => is_adopting = false,
-                    _ if is_adopting => entry.mutation = Mutation::RepliesOnly,
-                    _ => {}
+        Packet::Replication(message) => mutate_replication(mutant, message, out, from),
+        Packet::Overlay(message) => mutate_overlay(mutant, message, out, (from, to)),
+        Packet::Move(MoveMessage::Page { number, page, mut chunks, tail: Some(mut state) }) => {
+            match mutant {
+                Mutant::LostLastPage => (chunks, state) = (Vec::new(), ClientState::default()),
+                Mutant::ForgetsRepliesInMoves => {
+                    state.sessions.iter_mut().for_each(|session| session.answers.clear());
                 }
+                Mutant::ForgetsLocksInMoves => state.locks.clear(),
+                _ => {}
             }
-            let entries = list.into();
-            Some(Packet::Replication(ReplicationMessage::Append { stream, first, entries }))
+            Some(Packet::Move(MoveMessage::Page { number, page, chunks, tail: Some(state) }))
         }
-        Packet::Replication(ReplicationMessage::Append { stream, first, entries })
-            if mutant == Mutant::UnreplicatedLocks =>
-        {
-            let mut list = entries.to_vec();
-            let locks =
-                |entry: &&mut ReplicationEntry| matches!(entry.mutation, Mutation::PutLock(..));
-            list.iter_mut().filter(locks).for_each(|entry| entry.mutation = Mutation::RepliesOnly);
-            let entries = list.into();
-            Some(Packet::Replication(ReplicationMessage::Append { stream, first, entries }))
-        }
-        Packet::Request(mut request) if mutant == Mutant::UncheckedTokens => {
+        Packet::Request(mut request) => {
             for operation in &mut request.operations {
-                if let Action::Fenced(change) = &mut operation.action {
-                    operation.action = match change.value.take() {
-                        Some(value) => Action::Put(change.id, value),
-                        None => Action::Delete(change.id),
-                    };
+                match &mut operation.action {
+                    Action::Fenced(change) if mutant == Mutant::UncheckedTokens => {
+                        operation.action = match change.value.take() {
+                            Some(value) => Action::Put(change.id, value),
+                            None => Action::Delete(change.id),
+                        };
+                    }
+                    Action::Lock { lease_ms, .. } if mutant == Mutant::ShortensLocks => {
+                        *lease_ms /= 4;
+                    }
+                    _ => {}
                 }
             }
             Some(Packet::Request(request))
@@ -169,19 +214,110 @@ pub(crate) fn mutate(
             });
             Some(Packet::Reply(reply))
         }
-        Packet::Replication(ReplicationMessage::Fetch { .. })
-            if mutant == Mutant::SilentHolders =>
-        {
+        packet => Some(packet),
+    }
+}
+
+fn mutate_replication(
+    mutant: Mutant,
+    message: ReplicationMessage,
+    out: &mut Vec<NodeCommand>,
+    from: Peer,
+) -> Option<Packet> {
+    let is_append = matches!(message, ReplicationMessage::Append { .. });
+    match (mutant, &message) {
+        (Mutant::NoReplication, _) if is_append => {
+            out.push(NodeCommand::Send(from, Packet::Replication(as_if_stored(&message))));
             None
         }
-        Packet::Overlay(Message::GrantFailover(grant))
+        (Mutant::NoFencing, ReplicationMessage::Refused { .. }) => {
+            Some(Packet::Replication(as_if_stored(&message)))
+        }
+        (Mutant::SilentHolders, ReplicationMessage::Fetch { .. }) => None,
+        (Mutant::KeepsRemovedItems, _) if is_append => changed(message, |list| {
+            without(list, |mutation| matches!(mutation, Mutation::RemoveItem(_)));
+        }),
+        (Mutant::UnreplicatedLocks, _) if is_append => changed(message, |list| {
+            without(list, |mutation| matches!(mutation, Mutation::PutLock(..)));
+        }),
+        (Mutant::LostLastBuffer, _) if is_append => changed(message, |list| {
+            if list.iter().any(|entry| entry.mutation == Mutation::RepliesOnly) {
+                without(list, |_| true);
+            }
+        }),
+        (Mutant::UnreconciledReplicas, _) if is_append => changed(message, |list| {
+            let mut is_adopting = false;
+            for entry in list {
+                match entry.mutation {
+                    Mutation::ChangeOwner(..) => is_adopting = true,
+                    Mutation::RepliesOnly => is_adopting = false,
+                    _ if is_adopting => entry.mutation = Mutation::RepliesOnly,
+                    _ => {}
+                }
+            }
+        }),
+        (Mutant::ForgetsRepliesAtBackups, _) if is_append => changed(message, |list| {
+            let sessions = list.iter_mut().flat_map(|entry| &mut entry.sessions);
+            sessions.for_each(|session| session.answers.clear());
+        }),
+        (Mutant::RestartsTokens, _) if is_append => changed(message, |list| {
+            for entry in list {
+                let Mutation::PutLock(_, bytes) = &mut entry.mutation else { continue };
+                if let Ok(grant) = LockGrant::decode_all(bytes) {
+                    bytes.clear();
+                    LockGrant { token: 0, ..grant }.encode(bytes);
+                }
+            }
+        }),
+        _ => Some(Packet::Replication(message)),
+    }
+}
+
+/// Leaves out some mutations of a batch.
+fn without(list: &mut [ReplicationEntry], is_left_out: impl Fn(&Mutation) -> bool) {
+    let mutations = list.iter_mut().map(|entry| &mut entry.mutation);
+    mutations
+        .filter(|mutation| is_left_out(mutation))
+        .for_each(|mutation| *mutation = Mutation::RepliesOnly);
+}
+
+fn mutate_overlay(
+    mutant: Mutant,
+    message: Message,
+    out: &mut Vec<NodeCommand>,
+    (from, to): (Peer, Peer),
+) -> Option<Packet> {
+    let message = match message {
+        Message::GrantFailover(grant)
             if mutant == Mutant::WrongSource
                 && grant.ids.first().creator().get() != grant.source.node.get() =>
         {
             let node = NodeId::new(grant.ids.first().creator().get()).expect("no named id");
             let source = Peer { node, incarnation: grant.source.incarnation };
-            Some(Packet::Overlay(Message::GrantFailover(FailoverGrant { source, ..grant })))
+            Message::GrantFailover(FailoverGrant { source, ..grant })
         }
-        packet => Some(packet),
-    }
+        Message::Append { creator, version, .. } if mutant == Mutant::CommitsWithoutMajority => {
+            let message = Message::Appended { creator, version };
+            out.push(NodeCommand::Send(from, Packet::Overlay(message)));
+            return None;
+        }
+        Message::Append { creator, version, .. } if mutant == Mutant::CountsWithoutApplying => {
+            Message::Append { creator, version, edits: Vec::new() }
+        }
+        Message::Seal { segment, term } if mutant == Mutant::NoSeal => {
+            let message =
+                Message::Sealed { segment, term, held: Vec::new(), since: to.incarnation };
+            out.push(NodeCommand::Send(from, Packet::Overlay(message)));
+            return None;
+        }
+        Message::Install { mut snapshot } if mutant == Mutant::TruncatesSnapshots => {
+            snapshot.ranges.pop();
+            Message::Install { snapshot }
+        }
+        Message::ReplicaStatus { creator, former, .. } if mutant == Mutant::ClaimsAllReplicas => {
+            Message::ReplicaStatus { creator, former, is_whole: true }
+        }
+        message => message,
+    };
+    Some(Packet::Overlay(message))
 }

@@ -10,8 +10,14 @@ use amalgam_cluster::replication::{RecoveredState, ReplicaStore};
 use amalgam_cluster::shard::ChunkSettings;
 use amalgam_cluster::wire::Packet;
 
+use crate::mutants::Mutant;
 use crate::observations::Observations;
 use crate::random::Random;
+
+/// Interval of a node's ticks.
+pub(crate) const TICK_MS: u64 = 25;
+/// With [`Mutant::RepeatsUnanswered`] clients repeat what is not answered for this long.
+const REPEATED_MS: u64 = 200;
 
 /// A node with its workload.
 pub trait NodeProcess: Sized {
@@ -167,7 +173,22 @@ impl<W: Workload> WorkloadNode<W> {
         for effect in effects {
             let NodeCommand::Completed(number, result) = effect else { continue };
             let Some(begun) = self.in_flight.remove(number) else { continue };
+            if observed.mutant == Mutant::RepeatsUnanswered {
+                self.in_flight.retain(|_, other| *other != begun);
+            }
             self.ends(observed, begun, result, now_ms);
+        }
+    }
+
+    /// Applies [`Mutant::RepeatsUnanswered`]; `now_ms` is the time on the node's clock.
+    fn repeat_unanswered(&mut self, now_ms: u64, out: &mut Vec<NodeCommand>) {
+        let (late_ms, true_ms) = (REPEATED_MS..REPEATED_MS + TICK_MS, self.true_ms);
+        let is_late = |(action, began_ms): &&(Action, u64)| {
+            action.changes() && late_ms.contains(&true_ms.saturating_sub(*began_ms))
+        };
+        for begun in self.in_flight.values().filter(is_late).cloned().collect::<Vec<_>>() {
+            let number = self.node.submit(begun.0.clone(), now_ms, out);
+            self.in_flight.insert(number, begun);
         }
     }
 }
@@ -240,6 +261,9 @@ impl<W: Workload> NodeProcess for WorkloadNode<W> {
         self.true_ms = observed.true_ms;
         self.node.on_tick(now_ms, out);
         self.observe(observed, out);
+        if observed.mutant == Mutant::RepeatsUnanswered {
+            self.repeat_unanswered(now_ms, out);
+        }
     }
 
     fn run_threads(

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use amalgam_cluster::chunks::{Action, ClientState};
+use amalgam_cluster::chunks::Action;
 use amalgam_cluster::coordinator::{Coordinator, CoordinatorError, Proposal};
 use amalgam_cluster::ids::{ChunkId, Creator, NodeId};
 use amalgam_cluster::node::NodeCommand;
@@ -11,7 +11,6 @@ use amalgam_cluster::overlay::{
     position,
 };
 use amalgam_cluster::replication::ReplicationMessage;
-use amalgam_cluster::shard::MoveMessage;
 use amalgam_cluster::wire::{Packet, Wire};
 
 use crate::coverage::{self, RaceDetector};
@@ -20,14 +19,15 @@ use crate::event_queue::EventQueue;
 use crate::faults::Faults;
 use crate::item_workload::ItemWorkload;
 use crate::metadata_workload::{IDS, MetadataNode};
-use crate::mutants::{Mutant, as_if_same, as_if_stored, mutate};
+use crate::mutants::{LastReads, Mutant, as_if_same, as_if_stored, mutate};
 use crate::network::{Partition, arrivals};
-use crate::node_process::{NodeProcess, Workload, WorkloadNode};
+use crate::node_process::{NodeProcess, TICK_MS, Workload, WorkloadNode};
 use crate::observations::Observations;
 use crate::random::Random;
 
 mod durability_check;
 mod hanging_disks;
+mod mutated_coordinator;
 mod total_loss;
 mod voting;
 
@@ -37,8 +37,6 @@ const LEASE_MS: u64 = 2_000;
 const POWER_MS: u64 = 40_000;
 /// A node whose disk hangs for longer does not renew its lease.
 const STUCK_MS: u64 = LEASE_MS / 4;
-/// Interval of a node's ticks.
-const TICK_MS: u64 = 25;
 
 #[derive(Debug)]
 struct Node<P> {
@@ -93,6 +91,9 @@ pub struct World<P> {
     /// Whether faults are drawn at random.
     draws_faults: bool,
     mutant: Mutant,
+    last_reads: LastReads,
+    /// The view before the last one and the last one, for [`Mutant::RestoresOldView`].
+    last_views: [View; 2],
     queue: EventQueue<Event>,
     coordinator: Coordinator,
     sent_revision: u64,
@@ -142,6 +143,8 @@ impl<P: NodeProcess> World<P> {
             faults,
             draws_faults: true,
             mutant,
+            last_reads: LastReads::default(),
+            last_views: Default::default(),
             queue: EventQueue::default(),
             coordinator: Coordinator::new(settings, LEASE_MS),
             sent_revision: 0,
@@ -303,19 +306,6 @@ impl<P: NodeProcess> World<P> {
         self.queue.schedule(self.now_ms + 100, Event::NodeStarts(name.to_owned()));
     }
 
-    /// Applies [`Mutant::ReusedIncarnation`].
-    fn reuse_incarnation(&mut self, name: &str) {
-        let mut names = self.coordinator.names().clone();
-        if let Some(last) = names.get_mut(name) {
-            last.incarnation -= 1;
-            let view = self.coordinator.view().clone();
-            self.coordinator = Coordinator::resume(self.settings, LEASE_MS, view, names);
-            for peer in self.nodes.values().map(|node| node.peer).collect::<Vec<_>>() {
-                let _ = self.coordinator.keep_alive(peer, self.now_ms);
-            }
-        }
-    }
-
     /// Sends a new view to all nodes, with delays.
     fn send_views(&mut self) {
         if self.coordinator.view().revision == self.sent_revision {
@@ -323,6 +313,7 @@ impl<P: NodeProcess> World<P> {
         }
         let view = self.coordinator.view().clone();
         self.sent_revision = view.revision;
+        self.note_view(&view);
         self.check_removed();
         let paused = self.nodes.values().filter(|node| node.paused_until_ms > self.now_ms);
         let paused: BTreeSet<Peer> = paused.map(|node| node.peer).collect();
@@ -336,7 +327,10 @@ impl<P: NodeProcess> World<P> {
 
     fn arrive(&mut self, from: Peer, to: Peer, bytes: Box<[u8]>) {
         let now_ms = self.now_ms;
-        let (mutant, network) = (self.mutant, self.faults.network);
+        let mutant = match self.mutant {
+            Mutant::CommitsWithoutMajority if self.faults.network.lost_percent == 0 => Mutant::None,
+            mutant => mutant,
+        };
         let Some(node) = self.nodes.get(&to) else {
             return;
         };
@@ -345,7 +339,10 @@ impl<P: NodeProcess> World<P> {
             return self.queue.schedule(at_ms, Event::PacketArrives { from, to, bytes });
         }
         self.observed.deliver_loads(to);
-        let packet = Packet::decode_all(&bytes).expect("it was encoded");
+        let mut packet = Packet::decode_all(&bytes).expect("it was encoded");
+        if mutant == Mutant::FormerOwnerAnswers {
+            self.last_reads.answer(from, to, &mut packet);
+        }
         self.note_answer(from, to, &packet);
         let node = self.nodes.get_mut(&to).expect("it runs");
         let mut out = Vec::new();
@@ -358,36 +355,15 @@ impl<P: NodeProcess> World<P> {
             self.observed.coverage.record("a stall between reading the clock and replying");
         }
         node.paused_until_ms = node.paused_until_ms.max(true_ms + stall_ms);
-        let packet = mutate(mutant, packet, &mut out, from);
+        let packet = mutate(mutant, packet, &mut out, (from, to));
         let Some(packet) = packet else { return self.execute(to, out) };
         match &packet {
-            Packet::Overlay(Message::Append { creator, version, .. })
-                if mutant == Mutant::CommitsWithoutMajority && network.lost_percent > 0 =>
-            {
-                let (creator, version) = (*creator, *version);
-                let message = Message::Appended { creator, version };
-                out.push(NodeCommand::Send(from, Packet::Overlay(message)));
-            }
-            Packet::Overlay(Message::Seal { segment, term }) if mutant == Mutant::NoSeal => {
-                let (segment, term, held) = (*segment, *term, Vec::new());
-                let message = Message::Sealed { segment, term, held, since: to.incarnation };
-                out.push(NodeCommand::Send(from, Packet::Overlay(message)));
-            }
             Packet::Overlay(Message::Compare { segment, term, held })
                 if mutant == Mutant::ComparesCountsOnly =>
             {
                 let (segment, term) = (*segment, *term);
                 let held = as_if_same(held, node.process.super_peer().catalog());
                 let packet = Packet::Overlay(Message::Compare { segment, term, held });
-                node.process.on_packet(from, packet, &mut self.observed, now_ms, &mut out);
-            }
-            Packet::Move(MoveMessage::Page { number, page, tail: Some(_), .. })
-                if mutant == Mutant::LostLastPage =>
-            {
-                let (number, page) = (*number, *page);
-                let (chunks, tail) = (Vec::new(), Some(ClientState::default()));
-                let message = MoveMessage::Page { number, page, chunks, tail };
-                let packet = Packet::Move(message);
                 node.process.on_packet(from, packet, &mut self.observed, now_ms, &mut out);
             }
             _ => node.process.on_packet(from, packet, &mut self.observed, now_ms, &mut out),
@@ -423,6 +399,7 @@ impl<P: NodeProcess> World<P> {
             let margin_ms = if self.faults.worst { LEASE_MS / 100 } else { 0 };
             node.process.set_deadline(match self.mutant {
                 Mutant::NoFencing => u64::MAX,
+                Mutant::DoubleLease => node.clock(now_ms) + 2 * LEASE_MS,
                 _ => node.clock(now_ms) + LEASE_MS - margin_ms,
             });
         }
@@ -699,7 +676,9 @@ impl<P: NodeProcess> World<P> {
 
     /// The coordinator answers again. Like a new leader of etcd it gives everybody a full lease.
     fn restore_coordinator(&mut self) {
-        self.is_coordinator_away = false;
+        if std::mem::take(&mut self.is_coordinator_away) {
+            self.restore_old_view();
+        }
         let members = self.coordinator.view().members.iter();
         let members: Vec<Peer> = members
             .map(|(node, member)| Peer { node: *node, incarnation: member.incarnation })

@@ -9,3 +9,4 @@ mod locks;
 mod nothing_lost;
 mod one_owner;
 mod one_way;
+mod published;
