@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use amalgam_cluster::chunks::{Action, ChunkError, ChunkStore, ClientId, Response};
+use amalgam_cluster::ids::NodeId;
 use amalgam_cluster::node::{Node, NodeCommand, NodeSettings};
 use amalgam_cluster::overlay::{OverlaySettings, Peer, SuperPeer, View};
 use amalgam_cluster::ranges::LIMIT_BYTES_MIN;
@@ -150,6 +151,11 @@ impl<W: Workload> WorkloadNode<W> {
         &self.node
     }
 
+    /// Tells the node the rack of each node.
+    pub fn set_racks(&mut self, racks: BTreeMap<NodeId, String>) {
+        self.node.set_racks(racks);
+    }
+
     /// Starts an operation of the client.
     pub fn submit(&mut self, action: Action, now_ms: u64, out: &mut Vec<NodeCommand>) {
         let number = self.node.submit(action.clone(), now_ms, out);
@@ -213,6 +219,9 @@ impl<W: Workload> NodeProcess for WorkloadNode<W> {
         let mut node = Node::new(peer, settings, supers, client, store);
         if let Some((replica_store, recovered)) = W::replica_store(peer, observed) {
             node.resume(replica_store, &recovered, &mut || ());
+        }
+        if !observed.scale.racks.is_empty() {
+            node.set_racks(observed.scale.racks.clone());
         }
         Self { peer, node, in_flight: BTreeMap::new(), workload, true_ms: observed.true_ms }
     }

@@ -13,6 +13,7 @@ use crate::lock_history::LockHistory;
 use crate::metadata_oracle::MetadataOracle;
 use crate::mutants::Mutant;
 use crate::recorder::Recorder;
+use crate::scale_state::ScaleState;
 
 /// State that all simulated nodes share, unlike real ones: what exists, and what was observed.
 #[derive(Debug, Default)]
@@ -39,6 +40,8 @@ pub struct Observations {
     pub evicts: bool,
     /// The history of named items.
     pub items: ItemHistory,
+    /// The state of large clusters.
+    pub scale: ScaleState,
     /// Answers that no client should have got.
     pub wrong_answers: Vec<String>,
     /// Whether the workload is over.

@@ -1,6 +1,7 @@
 //! The world: runs nodes, a coordinator and a network against each other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use amalgam_cluster::chunks::Action;
 use amalgam_cluster::coordinator::{Coordinator, CoordinatorError, Proposal};
@@ -28,6 +29,7 @@ use crate::random::Random;
 mod durability_check;
 mod hanging_disks;
 mod mutated_coordinator;
+mod scale;
 mod total_loss;
 mod voting;
 
@@ -69,7 +71,7 @@ enum Event {
     },
     ViewArrives {
         to: Peer,
-        view: View,
+        view: Rc<View>,
     },
     ProposalArrives(Proposal),
     Tick(Peer),
@@ -97,6 +99,11 @@ pub struct World<P> {
     queue: EventQueue<Event>,
     coordinator: Coordinator,
     sent_revision: u64,
+    /// Nodes learn of views no more often than this, and when they may again.
+    view_interval_ms: u64,
+    next_views_ms: u64,
+    /// When leases were last looked at.
+    expired_ms: u64,
     /// Running processes. Two may run under one name: one that has lost its lease without knowing
     /// it, and its successor.
     nodes: BTreeMap<Peer, Node<P>>,
@@ -148,6 +155,9 @@ impl<P: NodeProcess> World<P> {
             queue: EventQueue::default(),
             coordinator: Coordinator::new(settings, LEASE_MS),
             sent_revision: 0,
+            view_interval_ms: 0,
+            next_views_ms: 0,
+            expired_ms: 0,
             nodes: BTreeMap::new(),
             partition: Partition::default(),
             voting: voting::Voting::default(),
@@ -191,8 +201,9 @@ impl<P: NodeProcess> World<P> {
             self.now_ms = at_ms;
             self.observed.true_ms = at_ms;
             self.handle(event);
-            if !self.is_coordinator_away {
-                self.coordinator.expire(self.now_ms);
+            if !self.is_coordinator_away && self.expired_ms != at_ms {
+                self.coordinator.expire(at_ms);
+                self.expired_ms = at_ms;
             }
             self.send_views();
         }
@@ -308,10 +319,12 @@ impl<P: NodeProcess> World<P> {
 
     /// Sends a new view to all nodes, with delays.
     fn send_views(&mut self) {
-        if self.coordinator.view().revision == self.sent_revision {
+        let is_known = self.coordinator.view().revision == self.sent_revision;
+        if is_known || self.now_ms < self.next_views_ms {
             return;
         }
-        let view = self.coordinator.view().clone();
+        self.next_views_ms = self.now_ms + self.view_interval_ms;
+        let view = Rc::new(self.coordinator.view().clone());
         self.sent_revision = view.revision;
         self.note_view(&view);
         self.check_removed();
@@ -321,7 +334,7 @@ impl<P: NodeProcess> World<P> {
         for to in self.nodes.values().map(|node| node.peer).collect::<Vec<_>>() {
             let most = if self.random.percent(10) { 600 } else { 30 };
             let at_ms = self.now_ms + 1 + self.random.below(most);
-            self.queue.schedule(at_ms, Event::ViewArrives { to, view: view.clone() });
+            self.queue.schedule(at_ms, Event::ViewArrives { to, view: Rc::clone(&view) });
         }
     }
 
@@ -338,6 +351,7 @@ impl<P: NodeProcess> World<P> {
             let at_ms = node.paused_until_ms;
             return self.queue.schedule(at_ms, Event::PacketArrives { from, to, bytes });
         }
+        self.observed.scale.note_packet((from, to), &bytes, now_ms);
         self.observed.deliver_loads(to);
         let mut packet = Packet::decode_all(&bytes).expect("it was encoded");
         if mutant == Mutant::FormerOwnerAnswers {

@@ -10,3 +10,4 @@ mod nothing_lost;
 mod one_owner;
 mod one_way;
 mod published;
+mod scale;
