@@ -176,7 +176,7 @@ impl SuperPeer {
         if !self.view.peers().eq(view.peers()) {
             self.members_revision = view.revision;
             self.alive.retain(|peer, _| view.has(*peer));
-            // Who has nothing is asked anew, now that those are gone who could have given it some.
+            // All are asked anew: those who could have made them owners meanwhile may be gone now.
             if let Some(takeover) = &mut self.takeover {
                 takeover.ask_anew();
             }
@@ -201,8 +201,8 @@ impl SuperPeer {
         self.settings.begins_empty
     }
 
-    /// Tells the ring positions of what this node owns. Where metadata may begin empty, call it ahead
-    /// of each view and message of a takeover.
+    /// Tells the ring positions of what this node owns. Where metadata may begin empty, call it
+    /// ahead of each view and message of a takeover.
     pub fn set_owned(&mut self, positions: impl Iterator<Item = u64>) {
         self.owned = positions.collect();
     }

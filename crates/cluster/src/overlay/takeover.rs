@@ -308,7 +308,7 @@ mod tests {
         Peer { node: NodeId::new(number).expect("a node"), incarnation: 1 }
     }
 
-    /// A node that came back without metadata may own something since: then nothing may begin empty.
+    /// A node that came back without metadata may own something since.
     #[test]
     fn who_owns_something_does_not_say_that_it_has_nothing() {
         let settings = OverlaySettings { begins_empty: true, ..OverlaySettings::default() };
