@@ -186,8 +186,8 @@ impl ItemAnswer {
 
     /// Whether a repetition of the operation must be given this answer, as it could do or answer
     /// something else. A read that only could have changed the item need not: its answer, with the
-    /// item's value, is neither kept nor replicated.
-    pub fn is_kept(&self, verb: &ItemVerb) -> bool {
+    /// item's value, is neither cached nor replicated.
+    pub fn must_be_cached(&self, verb: &ItemVerb) -> bool {
         match (self.outcome, verb) {
             (Outcome::Hit(hit), ItemVerb::Get(_)) => hit.created || hit.won,
             (Outcome::NotFound, ItemVerb::Get(_)) => false,

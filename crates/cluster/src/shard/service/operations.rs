@@ -122,15 +122,18 @@ impl<S: ChunkStore> ChunkService<S> {
             Ok((response, change)) => (Ok(response), change),
             Err(error) => (Err(error), None),
         };
-        let is_kept = match (action, &result) {
-            (Action::Item { op, .. }, Ok(Response::Item(answer))) => answer.is_kept(&op.verb),
+        let must_be_cached = match (action, &result) {
+            (Action::Item { op, .. }, Ok(Response::Item(answer))) => {
+                answer.must_be_cached(&op.verb)
+            }
             _ => true,
         };
-        if is_kept {
+        if must_be_cached {
             self.sessions.cache_response(client, *number, id, &result);
         }
         if let Some(change) = change {
-            let answered = self.sessions.answered(client, *number, &result).filter(|_| is_kept);
+            let answered =
+                self.sessions.answered(client, *number, &result).filter(|_| must_be_cached);
             let mutation = match &change {
                 Change::Put => MutationRef::Put(id, action.value()),
                 Change::Other(mutation) => MutationRef::Other(id, mutation),
