@@ -672,12 +672,24 @@ impl<'s, S: Store> Worker<'s, S> {
         }
     }
 
-    fn close(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
-        let Some(mut connection) = guard.slab.remove(id) else { return };
+    /// Takes a connection from its reactor, which is charged nothing for it any more.
+    fn take_out(
+        &mut self,
+        guard: &mut ReactorGuard<'_>,
+        id: ConnectionId,
+    ) -> Option<Box<Connection>> {
+        let connection = guard.slab.remove(id)?;
         self.forget_answers(id, &connection);
         guard.stalled -= usize::from(connection.is_stalled);
         self.state.buffers.recharge(connection.charged_bytes, 0);
         self.state.buffers.recharge_session(connection.transport.kept_bytes(), 0);
+        Some(connection)
+    }
+
+    fn close(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
+        let Some(mut connection) = self.take_out(guard, id) else { return };
+        // What it pinned is given up first, or another worker would close one more for it.
+        drop(std::mem::take(&mut connection.output));
         self.state.registry.remove(&connection.info);
         if connection.info.is_being_closed() {
             connection.close_reason = CloseReason::BuffersFull;
@@ -690,11 +702,7 @@ impl<'s, S: Store> Worker<'s, S> {
 
     /// Gives a connection that became a watcher to the log. The counters count it as closed.
     fn hand_to_log(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId, events: Events) {
-        let Some(connection) = guard.slab.remove(id) else { return };
-        self.forget_answers(id, &connection);
-        guard.stalled -= usize::from(connection.is_stalled);
-        self.state.buffers.recharge(connection.charged_bytes, 0);
-        self.state.buffers.recharge_session(connection.transport.kept_bytes(), 0);
+        let Some(connection) = self.take_out(guard, id) else { return };
         connection.info.note_held(0, self.seconds);
         self.counters().connections_closed.add(1);
         // Fails only for a socket that is not registered, and this one is.

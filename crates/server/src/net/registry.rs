@@ -253,14 +253,22 @@ impl ConnectionRegistry {
         self.closing_bytes.load(Ordering::Relaxed)
     }
 
-    /// Closes connections that hold at least `bytes` together, or all that are `closable`.
+    /// Closes connections that hold at least as many bytes together as `shortage` says, or all that
+    /// are closable. `shortage` is asked under the lock, so that workers that notice one shortage
+    /// at the same time close connections for it once.
+    ///
     /// Connections that do not read their answers go before those that are sending a value; among
     /// either, those that have made no progress for [`PATIENCE_SECONDS`] go first, the longest of
     /// them before the others, then those that hold more than [`SMALL_BYTES`], then the one that
     /// has held memory for the longest. Their own workers notice it, and free the memory. Returns
     /// how many were chosen. Locks the registry while it looks at every connection.
-    pub fn close_slowest(&self, bytes: usize, closable: Closable, seconds: u32) -> usize {
+    pub fn close_slowest(
+        &self,
+        seconds: u32,
+        shortage: impl FnOnce() -> Option<(usize, Closable)>,
+    ) -> usize {
         let connections = self.lock();
+        let Some((bytes, closable)) = shortage() else { return 0 };
         let held = |info: &ConnectionInfo| info.held_bytes.load(Ordering::Acquire);
         let mut holders: Vec<_> = connections
             .values()
@@ -326,6 +334,30 @@ mod tests {
         sender.note_received(1 << 20, 10);
         assert_eq!(closable(Closable::Slow, 10), [false, true, true]);
         assert_eq!(closable(Closable::All, 10), [true; 3]);
+    }
+
+    #[test]
+    fn workers_that_notice_one_shortage_together_close_connections_for_it_once() {
+        const MEBIBYTE: usize = 1 << 20;
+        let registry = ConnectionRegistry::default();
+        // No file descriptor of this process is as large.
+        for number in i32::MAX - 40..i32::MAX {
+            let info = ConnectionInfo::new(number, None, String::new(), 0);
+            info.note_held(MEBIBYTE, 0);
+            registry.insert(&info);
+        }
+        let shortage = || {
+            let held = 40 * MEBIBYTE - registry.closing_bytes();
+            // Time for the others to ask as well, if they could.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            (held > 30 * MEBIBYTE).then(|| (held - 20 * MEBIBYTE, Closable::All))
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| registry.close_slowest(0, shortage));
+            }
+        });
+        assert_eq!(registry.closing_bytes(), 20 * MEBIBYTE);
     }
 
     #[test]

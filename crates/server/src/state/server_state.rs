@@ -353,26 +353,45 @@ impl<S: Store> ServerState<S> {
     ///
     /// The last two are checked once a second. `seconds` is the current time.
     pub fn relieve_buffers(&self, has_refused: bool, seconds: u32) {
+        let shortage = || self.shortage_of_buffers(has_refused, seconds);
+        if shortage().is_none() {
+            return;
+        }
+        let held = self.held_bytes();
+        // Asked again under the lock: another worker may just have closed connections for it.
+        let chosen = self.registry.close_slowest(seconds, || {
+            let found = shortage();
+            if found.is_some_and(|(_, closable)| closable != Closable::All) {
+                self.relieved_at.store(seconds, Ordering::Relaxed);
+            }
+            found
+        });
+        if chosen > 0 {
+            let limit = self.buffers.limit_bytes();
+            log::warn!(connections = chosen, bytes = held, limit; "connections that made the least \
+                progress were closed, as clients hold much of the memory for buffers and values \
+                on their way; if these are sound clients, raise -m");
+        }
+    }
+
+    /// The bytes that connections must give back now, and which may be closed for it. See
+    /// [`Self::relieve_buffers`].
+    fn shortage_of_buffers(&self, has_refused: bool, seconds: u32) -> Option<(usize, Closable)> {
         let (held, limit) = (self.held_bytes(), self.buffers.limit_bytes());
         let closing = self.registry.closing_bytes();
         let must_go = self.buffers.used_bytes() > limit.saturating_add(closing)
             || self.index.pinned_bytes() > self.memory_limit() / 2 + closing;
         let closable = match () {
             () if must_go => Closable::All,
-            () if held <= limit / 2 => return,
-            () if self.relieved_at.swap(seconds, Ordering::Relaxed) == seconds => return,
+            () if held <= limit / 2 => return None,
+            () if self.relieved_at.load(Ordering::Relaxed) == seconds => return None,
             () if has_refused || held > limit => Closable::Slow,
             () => Closable::Idle,
         };
         let aim = if closable == Closable::Idle { limit / 2 } else { limit / 8 * 7 };
         // A value that was refused needs room even where the limit is not exceeded.
         let bytes = held.saturating_sub(if has_refused { limit / 2 } else { aim }).max(1);
-        let chosen = self.registry.close_slowest(bytes, closable, seconds);
-        if chosen > 0 {
-            log::warn!(connections = chosen, bytes = held, limit; "connections that made the least \
-                progress were closed, as clients hold much of the memory for buffers and values \
-                on their way; if these are sound clients, raise -m");
-        }
+        Some((bytes, closable))
     }
 }
 
