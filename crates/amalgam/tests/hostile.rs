@@ -13,8 +13,8 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use support::hostile::{
-    Address, MEBIBYTE, Victim, attack_streams, endure, endure_readers, fill, garbage,
-    resident_bytes, talk,
+    Address, MEBIBYTE, Victim, attack_streams, endure, endure_readers, garbage, resident_bytes,
+    talk,
 };
 use support::{PATIENCE, command, temporary};
 
@@ -138,7 +138,6 @@ fn streams_over_unix_sockets() {
 fn attacks_that_once_succeeded() {
     let control = Target::over_tcp("once-control");
     let target = Target::over_tcp("once");
-    fill(&target.address);
     for bytes in [9_000, 90_000, 900_000] {
         let line = [b"get".as_slice(), &b" k".repeat(bytes / 2)].concat();
         for count in [2, 24, 240] {
@@ -246,7 +245,6 @@ fn other_ports() {
     let control = Target::over_tcp("others-control");
     let control = &control.address;
     let target = Target::over_tcp("others");
-    fill(&target.address);
     endure("TLS handshakes that trickle", &target, control, 300, |target, count| {
         let address = target.tls.as_ref().expect("an address");
         let mut streams: Vec<_> =

@@ -202,6 +202,14 @@ pub trait Worker {
         false
     }
 
+    /// Whether so much of what this thread replaced or removed waits for other threads that writes
+    /// of long values should wait for the next turn of its loop, too. What one thread replaces while
+    /// another one does not run would otherwise push out items that are in use.
+    #[inline]
+    fn has_much_retired(&self) -> bool {
+        false
+    }
+
     /// The part whose answers may come later; None if all are at hand.
     #[inline]
     fn late_answers(&mut self) -> Option<&mut dyn LateAnswers> {

@@ -576,6 +576,10 @@ impl Worker for GatewayWorker<'_> {
         self.items.rest()
     }
 
+    fn has_much_retired(&self) -> bool {
+        self.items.has_much_retired()
+    }
+
     fn late_answers(&mut self) -> Option<&mut dyn LateAnswers> {
         Some(self)
     }

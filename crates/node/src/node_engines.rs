@@ -89,6 +89,9 @@ pub trait ItemWorker {
 
     /// As [`Worker::rest`].
     fn rest(&mut self) -> bool;
+
+    /// As [`Worker::has_much_retired`].
+    fn has_much_retired(&self) -> bool;
 }
 
 /// Any sink, as an engine's worker takes it.
@@ -136,6 +139,10 @@ impl<W: Worker> ItemWorker for W {
 
     fn rest(&mut self) -> bool {
         Worker::rest(self)
+    }
+
+    fn has_much_retired(&self) -> bool {
+        Worker::has_much_retired(self)
     }
 }
 

@@ -149,6 +149,11 @@ impl<'i> OwnedItems<'i> {
         self.worker.quiesce();
     }
 
+    /// As [`amalgam_index::Worker::has_much_retired`].
+    pub fn has_much_retired(&self) -> bool {
+        self.worker.has_much_retired()
+    }
+
     /// As [`amalgam_index::Worker::rest`].
     pub fn rest(&mut self) -> bool {
         self.worker.rest()

@@ -95,6 +95,7 @@ impl<'s, S: Store> InProcessWorker<'s, S> {
         };
         self.batch.run(&mut context, inputs.iter().copied(), slots);
         self.state.clock.end_batch(0);
+        self.state.end_copies(0);
         if self.recorder.is_due() {
             let counters = self.state.counters.of_worker(0);
             counters.publish(&mut self.counts);
@@ -323,7 +324,7 @@ mod tests {
         assert!(state.has_backlog() && state.awaits_copy);
         let spent = TurnBudget { copied_bytes: 0, ..TurnBudget::default() };
         assert!(state.awaits_turn(&spent) && !state.awaits_turn(&TurnBudget::default()));
-        let [(consumed, state), _] = run([&input[consumed..], b""], [state, none()]);
+        let [(consumed, _), _] = run([&input[consumed..], b""], [state, none()]);
         assert_eq!(consumed, 2 * REQUEST.len());
         // An item without an expiry has no space for one, so that a touch copies it too.
         run([&store, b""], [none(), none()]);
@@ -332,9 +333,19 @@ mod tests {
         assert!(of_touches.awaits_copy && touched < touches.len() / 4);
         // Short values are appended to as fast as requests come.
         run([b"set k 0 0 1\r\nv\r\n", b""], [none(), none()]);
-        let [(consumed, state), _] = run([&input, b""], [none(), state]);
+        let [(consumed, state), _] = run([&input, b""], [none(), none()]);
         assert_eq!(consumed, input.len());
         assert!(!state.has_backlog());
+        // One worker at a time copies what may be long.
+        let others = server.0.state();
+        assert!(others.begin_copies(1) && !others.begin_copies(2));
+        let [(of_short, _), (of_any, waits)] = run([&input, &input], [state, none()]);
+        assert_eq!((of_short, of_any), (input.len(), 0));
+        let refused = TurnBudget { is_copy_refused: true, ..TurnBudget::default() };
+        assert!(waits.awaits_turn(&refused) && !waits.awaits_turn(&TurnBudget::default()));
+        others.end_copies(1);
+        let [(consumed, _), _] = run([&input, b""], [waits, none()]);
+        assert!(consumed > 0, "it goes on");
     }
 
     /// Each waits for the batches of other workers.

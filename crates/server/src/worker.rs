@@ -19,8 +19,10 @@
 //! 6. So do requests that are long themselves, or that take long ([`TurnBudget`]). What a batch
 //!    keeps of a line of keys of one letter is twelve times its length.
 
+mod endings;
+
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use amalgam_index::{Begun, Store, Worker as _};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
@@ -44,7 +46,6 @@ use crate::request::datagrams::Datagrams;
 use crate::request::observer::Observer;
 use crate::request::slot::RequestSlot;
 use crate::state::server_state::ServerState;
-use crate::watch::events::Events;
 use crate::yielding::Yielder;
 
 /// Bytes received for all connections of one batch, at most: requests and answers of a batch should
@@ -74,8 +75,8 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 /// The wait for events after which a worker without work gives up the free memory that it keeps.
 const REST_AFTER: Duration = Duration::from_millis(2);
 
-/// How long a stopping worker tries to send the remaining output.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// The wait for events while all that is left to do waits for another worker.
+const BLOCKED_WAIT: Duration = Duration::from_millis(1);
 
 /// Seconds until a failed login is answered: at least one whole second.
 const LOGIN_PAUSE_SECONDS: u32 = 2;
@@ -116,6 +117,8 @@ pub struct Worker<'s, S: Store + 's> {
     /// Bytes of long answers that may still be sent in this iteration.
     send_left_bytes: usize,
     turn_budget: TurnBudget,
+    /// Whether all that this iteration left waits for other workers.
+    is_blocked: bool,
     /// The server's second at the last batch or tick.
     seconds: u32,
     last_tick_seconds: u32,
@@ -166,6 +169,7 @@ impl<'s, S: Store> Worker<'s, S> {
             output_limit_bytes: MAX_OUTPUT_BYTES,
             send_left_bytes: TURN_SEND_BYTES,
             turn_budget: TurnBudget::default(),
+            is_blocked: false,
             seconds,
             last_tick_seconds: seconds,
             #[cfg(test)]
@@ -185,6 +189,7 @@ impl<'s, S: Store> Worker<'s, S> {
         while !self.state.is_stopping() {
             let has_more = self.turn(&mut events, timeout)?;
             timeout = match has_more {
+                true if self.is_blocked => BLOCKED_WAIT,
                 true => Duration::ZERO,
                 // No events came while it waited, and the memory that it kept is given up.
                 false if !timeout.is_zero() && events.is_empty() && !self.index.rest() => MAX_WAIT,
@@ -214,6 +219,7 @@ impl<'s, S: Store> Worker<'s, S> {
         self.serve(&mut guard, events);
         self.tick(&mut guard);
         let has_more = !guard.ready.is_empty();
+        self.is_blocked = has_more && self.awaits_others(&guard);
         drop(guard);
         if let Some(lap) = lap {
             lap.end(self.counters(), &self.state.latencies[self.number]);
@@ -262,7 +268,7 @@ impl<'s, S: Store> Worker<'s, S> {
     fn serve(&mut self, guard: &mut ReactorGuard<'_>, events: &[Event]) {
         self.seconds = self.state.clock.seconds();
         self.send_left_bytes = TURN_SEND_BYTES;
-        self.turn_budget = TurnBudget::default();
+        self.turn_budget = TurnBudget::of(&self.index);
         let mut has_answers = false;
         for event in events {
             match event.data.u64() {
@@ -278,6 +284,7 @@ impl<'s, S: Store> Worker<'s, S> {
         self.serve_ready(guard);
         // Sends what was begun.
         self.take_answers(guard, false);
+        self.state.end_copies(self.number);
     }
 
     /// Sends what the store has begun, and lets the connections go on whose answers have come.
@@ -342,6 +349,14 @@ impl<'s, S: Store> Worker<'s, S> {
         if is_useful {
             guard.queue(id);
         }
+    }
+
+    /// Whether all connections that could be served wait for other workers.
+    fn awaits_others(&self, guard: &ReactorGuard<'_>) -> bool {
+        let budget = &self.turn_budget;
+        let awaits = |connection: &Connection| connection.awaits_turn(budget);
+        budget.is_copy_refused
+            && guard.ready.iter().all(|id| guard.slab.get(*id).is_none_or(|one| awaits(one)))
     }
 
     fn serve_ready(&mut self, guard: &mut ReactorGuard<'_>) {
@@ -672,45 +687,6 @@ impl<'s, S: Store> Worker<'s, S> {
         }
     }
 
-    /// Takes a connection from its reactor, which is charged nothing for it any more.
-    fn take_out(
-        &mut self,
-        guard: &mut ReactorGuard<'_>,
-        id: ConnectionId,
-    ) -> Option<Box<Connection>> {
-        let connection = guard.slab.remove(id)?;
-        self.forget_answers(id, &connection);
-        guard.stalled -= usize::from(connection.is_stalled);
-        self.state.buffers.recharge(connection.charged_bytes, 0);
-        self.state.buffers.recharge_session(connection.transport.kept_bytes(), 0);
-        Some(connection)
-    }
-
-    fn close(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
-        let Some(mut connection) = self.take_out(guard, id) else { return };
-        // What it pinned is given up first, or another worker would close one more for it.
-        drop(std::mem::take(&mut connection.output));
-        self.state.registry.remove(&connection.info);
-        if connection.info.is_being_closed() {
-            connection.close_reason = CloseReason::BuffersFull;
-            self.counters().buffers_full_kicks.add(1);
-        }
-        self.state.log.closed(&connection.info, connection.close_reason);
-        self.counters().connections_closed.add(1);
-        // Dropping the socket closes it and removes it from epoll.
-    }
-
-    /// Gives a connection that became a watcher to the log. The counters count it as closed.
-    fn hand_to_log(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId, events: Events) {
-        let Some(connection) = self.take_out(guard, id) else { return };
-        connection.info.note_held(0, self.seconds);
-        self.counters().connections_closed.add(1);
-        // Fails only for a socket that is not registered, and this one is.
-        let _ = epoll::delete(&guard.reactor.epoll, &connection.transport.socket);
-        let Connection { transport, info, output, .. } = *connection;
-        self.state.log.join(transport, info, events, output);
-    }
-
     /// Once a second: frees what is kept for the next batch, and closes connections that exceeded
     /// the send timeout or the idle timeout.
     fn tick(&mut self, guard: &mut ReactorGuard<'_>) {
@@ -731,78 +707,12 @@ impl<'s, S: Store> Worker<'s, S> {
         let is_idle = |connection: &Connection| {
             seconds.saturating_sub(connection.info.active_seconds()) > timeout
         };
-        let idle = guard.slab.iter().filter(|(_, connection)| is_idle(connection));
-        for id in idle.map(|(id, _)| id).collect::<Vec<_>>() {
-            self.counters().idle_kicks.add(1);
-            self.close_because(guard, id, CloseReason::IdleTimeout);
-        }
+        self.close_those(guard, CloseReason::IdleTimeout, is_idle);
     }
 
     /// Hands what was sampled to the simulation of other memory sizes.
     fn hand_over_accesses(&mut self) {
         let (state, now) = (self.state, self.state.clock.now());
         self.recorder.hand_over(self.counters(), &now, &state.index, &mut self.index);
-    }
-
-    /// Closes the connections whose answers stood still for longer than the send timeout.
-    fn close_stalled(&mut self, guard: &mut ReactorGuard<'_>, seconds: u32) {
-        let timeout = self.state.settings.send_timeout_seconds;
-        if timeout == 0 || guard.stalled == 0 {
-            return;
-        }
-        let is_late = |connection: &Connection| {
-            connection.is_stalled
-                && seconds.saturating_sub(connection.info.sent_seconds()) > timeout
-        };
-        let late = guard.slab.iter().filter(|(_, connection)| is_late(connection));
-        for id in late.map(|(id, _)| id).collect::<Vec<_>>() {
-            self.counters().send_timeout_kicks.add(1);
-            self.close_because(guard, id, CloseReason::SendTimeout);
-        }
-    }
-
-    fn close_because(
-        &mut self,
-        guard: &mut ReactorGuard<'_>,
-        id: ConnectionId,
-        reason: CloseReason,
-    ) {
-        if let Some(connection) = guard.slab.get_mut(id) {
-            connection.close_reason = reason;
-        }
-        self.close(guard, id);
-    }
-
-    /// Before the worker ends: answers what has arrived, waits for up to [`DRAIN_TIMEOUT`] for late
-    /// answers and until all is sent, and closes all connections.
-    fn drain(&mut self, guard: &mut ReactorGuard<'_>, events: &mut Vec<Event>) {
-        let end = Instant::now() + DRAIN_TIMEOUT;
-        let _ = guard.reactor.fetch(events, Duration::ZERO);
-        self.on_wake(guard);
-        self.serve(guard, events);
-        self.send_left_bytes = usize::MAX;
-        loop {
-            self.take_answers(guard, true);
-            self.turn_budget = TurnBudget::default();
-            self.serve_ready(guard);
-            self.take_answers(guard, false);
-            let unsent = guard.slab.iter().filter(|(_, connection)| connection.has_unsent());
-            let unsent: Vec<_> = unsent.map(|(id, _)| id).collect();
-            let mut is_drained = !guard.slab.values().any(|connection| connection.is_waiting);
-            for id in unsent {
-                if self.send(guard, id) {
-                    self.settle(guard, id);
-                } else {
-                    is_drained = false;
-                }
-            }
-            if is_drained && guard.ready.is_empty() || Instant::now() > end {
-                break;
-            }
-            let _ = guard.reactor.fetch(events, Duration::from_millis(20));
-        }
-        for id in guard.slab.keys().collect::<Vec<_>>() {
-            self.close_because(guard, id, CloseReason::Shutdown);
-        }
     }
 }

@@ -35,6 +35,11 @@ const SLOWER: f64 = 3.0;
 /// whenever the attacker or an observer has the core.
 const TIME_FLOOR: Duration = Duration::from_millis(1);
 
+/// A key, and the length of its value, to which connections append [`APPENDS`] bytes each: two
+/// hundred of them do not make it as long as it can be.
+const APPENDED: (&str, usize) = ("appended", 800_000);
+const APPENDS: usize = 1000;
+
 /// What a gateway answers for keys whose owner is too busy.
 const REFUSALS: [&str; 2] = [
     "SERVER_ERROR the key's owner is unavailable; nothing was done\r\n",
@@ -129,6 +134,12 @@ impl Address {
         let start = format!("STAT {name} ");
         let value = text.lines().find_map(|line| line.strip_prefix(&start)).expect("a statistic");
         value.parse().expect("a number")
+    }
+
+    /// The length of a value; 0 if it is not there.
+    fn length(&self, key: &str) -> usize {
+        let answer = talk(&mut *self.connect(), format!("mg {key} s\r\n").as_bytes(), "\r\n");
+        answer.trim_end().strip_prefix("HD s").map_or(0, |length| length.parse().expect("a number"))
     }
 
     /// Stores a value of this length, and returns the answer.
@@ -309,6 +320,7 @@ fn endure_exactly<V: Victim, T>(
     while !is_decided(&mut ratios, is_bounded) {
         let calm_time = (CALM_TIME * effort() as u32).min(CALM_TIME_MAX);
         let before = observe(victim, control, |_| (), calm_time);
+        fill(name, victim);
         let attack = |victim: &V| attack(victim, connections);
         let seen = observe(victim, control, attack, ATTACK_TIME * effort() as u32);
         wait_until_given_back(name, victim, files_before);
@@ -389,12 +401,18 @@ fn wait_until_given_back<V: Victim>(name: &str, victim: &V, files_before: usize)
         assert!(now < deadline, "{name}: {left:?} connections and bytes are left, {files} files");
         std::thread::sleep(Duration::from_millis(5));
     }
+    store_patiently(name, victim, ("afterwards", 20_000));
+}
+
+/// Stores a value of this length, as soon as the victim does not refuse it.
+fn store_patiently<V: Victim>(name: &str, victim: &V, (key, bytes): (&str, usize)) {
+    let deadline = Instant::now() + PATIENCE;
     loop {
-        let answer = address.store("afterwards", 20_000);
+        let answer = victim.address().store(key, bytes);
         if answer == "STORED\r\n" {
             break;
         }
-        assert!(V::MAY_REFUSE && Instant::now() < deadline, "{name}: afterwards {answer}");
+        assert!(V::MAY_REFUSE && Instant::now() < deadline, "{name}: {key} is answered {answer}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -412,17 +430,17 @@ pub fn garbage(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-/// Stores the values that slow readers ask for.
-pub fn fill(address: &Address) {
-    for (key, bytes) in [("large", 1_000_000), ("middle", 15_000)] {
-        assert_eq!(address.store(key, bytes), "STORED\r\n");
+/// Stores the values that slow readers ask for, and that bytes are appended to: an attack may have
+/// pushed them out, or have made them as long as they can be.
+fn fill<V: Victim>(name: &str, victim: &V) {
+    for (key, bytes) in [("large", 1_000_000), ("middle", 15_000), APPENDED] {
+        store_patiently(name, victim, (key, bytes));
     }
 }
 
 /// What clients may do to any port that speaks memcached's protocols. `readers` are connections
 /// that ask for a value of [`fill`] this many times and do not take it.
 pub fn attack_streams<V: Victim>(victim: &V, control: &Address, readers: &[(usize, &str, usize)]) {
-    fill(victim.address());
     let line = b"get k k k k k k ".repeat(60_000);
     endure("endless lines", victim, control, 40, |victim, count| {
         victim.address().push_all(count, &line)
@@ -438,10 +456,14 @@ pub fn attack_streams<V: Victim>(victim: &V, control: &Address, readers: &[(usiz
     for readers in readers {
         endure_readers(victim, control, *readers);
     }
-    let appends = b"append large 0 0 1 noreply\r\nx\r\n".repeat(1000);
+    let (key, bytes) = APPENDED;
+    let appends = format!("append {key} 0 0 1 noreply\r\nx\r\n").repeat(APPENDS).into_bytes();
+    let before = victim.address().stat("cmd_set");
     endure("bytes appended to a long value", victim, control, 20, |victim, count| {
         victim.address().push_all(count, &appends)
     });
+    let (length, sets) = (victim.address().length(key), victim.address().stat("cmd_set"));
+    assert!(length > bytes, "nothing was appended by {} sets, or it was pushed out", sets - before);
     let noise = garbage(200_000);
     endure("garbage", victim, control, 50, |victim, count| {
         victim.address().push_all(count, &noise)

@@ -447,4 +447,9 @@ impl<S: Strategy> Worker for HotRingWorker<'_, S> {
         self.quiesce();
         self.pool.rest()
     }
+
+    #[inline]
+    fn has_much_retired(&self) -> bool {
+        self.pool.has_much_retired()
+    }
 }

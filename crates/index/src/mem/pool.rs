@@ -27,6 +27,9 @@ const BAG_ITEMS: usize = 512;
 const BAG_BYTES: usize = 1 << 20;
 /// One worker's bag holds at most 1/BAG_SHARE of the memory limit.
 const BAG_SHARE: usize = 256;
+/// Writes of long values wait while more than 1/WAITING_SHARE of the memory limit, divided among
+/// the workers, waits for grace periods.
+const WAITING_SHARE: usize = 8;
 /// Distance in items at which the bitmap words of items to be freed are prefetched.
 const FREES_AHEAD: usize = 8;
 /// The largest number of slots in a magazine; fewer for long items, whose bags hold fewer.
@@ -412,6 +415,14 @@ impl<'m> Pool<'m> {
         // Last: what was freed may have gone to the magazines.
         self.give_up_all();
         !self.limbo.is_empty()
+    }
+
+    /// Whether items that this pool retired, and whose grace periods have begun, take more than
+    /// its part of 1/[`WAITING_SHARE`] of the memory limit.
+    pub fn has_much_retired(&self) -> bool {
+        let parts = WAITING_SHARE * self.memory.counters.len();
+        let waiting: usize = self.limbo.iter().map(|bag| bag.bytes).sum();
+        waiting > self.memory.budget.limit() / parts
     }
 
     /// Seals the current bag and frees all memory past its grace period. Returns whether a bag was

@@ -190,4 +190,9 @@ impl<const SLOTS: usize, V: Variant> Worker for Memc3Worker<'_, SLOTS, V> {
         self.quiesce();
         self.pool.rest()
     }
+
+    #[inline]
+    fn has_much_retired(&self) -> bool {
+        self.pool.has_much_retired()
+    }
 }

@@ -226,6 +226,11 @@ impl<L: Locking> Worker for MercuryWorker<'_, L> {
         self.quiesce();
         self.pool.rest()
     }
+
+    #[inline]
+    fn has_much_retired(&self) -> bool {
+        self.pool.has_much_retired()
+    }
 }
 
 impl<L: Locking> MercuryWorker<'_, L> {

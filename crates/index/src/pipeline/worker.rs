@@ -130,6 +130,11 @@ impl<const SLOTS: usize> Worker for PipelineWorker<'_, SLOTS> {
         self.quiesce();
         self.pool.rest()
     }
+
+    #[inline]
+    fn has_much_retired(&self) -> bool {
+        self.pool.has_much_retired()
+    }
 }
 
 /// A key's pattern and its bucket.

@@ -1,5 +1,6 @@
 //! What the protocol of one connection carries over from one batch to the next.
 
+use amalgam_index::Worker;
 use amalgam_protocol::Protocol;
 
 use crate::auth::sasl::Exchange;
@@ -37,6 +38,12 @@ pub struct TurnBudget {
     /// Bytes of values that are copied since a client adds to them or touches them. A request of
     /// twenty bytes copies a whole value, and what it replaces is free after the iteration only.
     pub copied_bytes: usize,
+    /// Whether such copies, but of short values, wait for other workers: one of them copies now
+    /// ([`ServerState::begin_copies`]), or what was replaced before is not free yet since they have
+    /// not finished what they do ([`Worker::has_much_retired`]).
+    ///
+    /// [`ServerState::begin_copies`]: crate::state::server_state::ServerState::begin_copies
+    pub is_copy_refused: bool,
     /// Bytes of connections' own buffers that are parsed, apart from one request. A long line is
     /// parsed again each time that its client has taken a part of its answer.
     pub long_bytes: usize,
@@ -50,11 +57,17 @@ impl Default for TurnBudget {
         let (slices, reports) = (SLICES_A_TURN, REPORTS_A_TURN);
         let (handshakes, copied_bytes) = (HANDSHAKES_A_TURN, COPIED_BYTES_A_TURN);
         let (long_bytes, short_bytes) = (LONG_BYTES_A_TURN, SHORT_BYTES_A_TURN);
-        Self { slices, reports, handshakes, copied_bytes, long_bytes, short_bytes }
+        let is_copy_refused = false;
+        Self { slices, reports, handshakes, copied_bytes, is_copy_refused, long_bytes, short_bytes }
     }
 }
 
 impl TurnBudget {
+    /// That of an iteration of a worker's loop that begins.
+    pub fn of(index: &impl Worker) -> Self {
+        Self { is_copy_refused: index.has_much_retired(), ..Self::default() }
+    }
+
     /// Bytes to receive from the next connection, at most.
     pub fn receive_bytes(&self) -> usize {
         if self.short_bytes == 0 { CROWDED_READ_BYTES } else { READ_BYTES }
@@ -93,6 +106,8 @@ pub struct ProtocolState {
     /// Whether the next request of the input may copy a value, and waits for an iteration that has
     /// not copied enough yet ([`TurnBudget`]).
     pub awaits_copy: bool,
+    /// Whether the last value that it added to, or touched, was short: so is the next one, probably.
+    pub copies_short: bool,
     /// Whether the client gave the name of a user and the right password.
     pub is_authenticated: bool,
     /// The SASL exchange in progress (binary protocol).
@@ -111,7 +126,9 @@ impl ProtocolState {
             Some(_) => budget.slices == 0,
             None => {
                 self.awaits_report && budget.reports == 0
-                    || self.awaits_copy && budget.copied_bytes == 0
+                    || self.awaits_copy
+                        && (budget.copied_bytes == 0
+                            || !self.copies_short && budget.is_copy_refused)
             }
         }
     }

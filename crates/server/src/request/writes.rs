@@ -19,6 +19,8 @@ use crate::watch::lines::ReadResult;
 const LEAST_SETS: usize = 4;
 /// The most sets of a batch.
 const BATCH_SETS: usize = 32;
+/// A value of at least this many bytes is long.
+const LONG_VALUE_BYTES: usize = 32 << 10;
 /// A set's answer is shorter: a line of the protocol's with the key and an opaque number in it.
 const SET_ANSWER_BYTES: usize = 1 << 10;
 
@@ -67,16 +69,24 @@ pub fn execute_writes<S: Store>(
 }
 
 /// Stalls the connection and returns true if the operation at `place` may copy the value that it
-/// finds, and enough was copied in this iteration of the worker's loop. A store whose answers come
+/// finds, and enough was copied in this iteration of the worker's loop, or if the value may be long,
+/// and copies of long ones wait for other workers. A store whose answers come
 /// later copies elsewhere, or here if it has the value.
 #[inline]
 fn stalls_for_copy<S: Store>(
-    context: &BatchContext<'_, '_, S>,
+    context: &mut BatchContext<'_, '_, S>,
     slot: &mut RequestSlot,
     verb: &Verb<'_>,
     (start, number): (u32, usize),
 ) -> bool {
-    let is_stalled = context.turn.copied_bytes == 0 && may_copy(verb);
+    if !may_copy(verb) {
+        return false;
+    }
+    let is_short = slot.protocol_state.copies_short;
+    if !is_short && !context.turn.is_copy_refused {
+        context.turn.is_copy_refused = !context.state.begin_copies(context.worker);
+    }
+    let is_stalled = context.turn.copied_bytes == 0 || !is_short && context.turn.is_copy_refused;
     if is_stalled {
         slot.stall(start as usize, number);
         slot.protocol_state.awaits_copy = true;
@@ -97,9 +107,17 @@ fn may_copy(verb: &Verb<'_>) -> bool {
 
 /// Deducts what an operation may have copied from what an iteration may copy.
 #[inline]
-fn charge_copy<S: Store>(context: &mut BatchContext<'_, '_, S>, op: &Op<'_>, bytes: usize) {
+fn charge_copy<S: Store>(
+    context: &mut BatchContext<'_, '_, S>,
+    slot: &mut RequestSlot,
+    op: &Op<'_>,
+    bytes: usize,
+) {
     if may_copy(&op.verb) {
         context.turn.copied_bytes = context.turn.copied_bytes.saturating_sub(bytes);
+        if bytes > 0 {
+            slot.protocol_state.copies_short = bytes < LONG_VALUE_BYTES;
+        }
     }
 }
 
@@ -136,7 +154,7 @@ fn execute_apply<S: Store>(
         return wait_for(context, slot, &op, (start, 0));
     }
     let found_bytes = sink.found_bytes;
-    charge_copy(context, &op, found_bytes);
+    charge_copy(context, slot, &op, found_bytes);
     answer_apply(context, slot, apply, &op, &outcome);
     if let Some(observer) = &context.observer {
         let (is_meta, number) = (apply.reply.is_meta(), slot.number);
@@ -164,7 +182,7 @@ fn answer_apply<S: Store>(
     apply.reply.outcome(&mut slot.output.bytes, outcome, &context.now);
     count_operation(context.counts, &op.verb, outcome);
     if let Outcome::Stored(written) = outcome {
-        charge_copy(context, op, written.value_bytes);
+        charge_copy(context, slot, op, written.value_bytes);
     }
 }
 
@@ -282,7 +300,7 @@ fn execute_each<S: Store>(
             return;
         }
         let found_bytes = sink.found_bytes;
-        charge_copy(context, &op, found_bytes);
+        charge_copy(context, slot, &op, found_bytes);
         if context.recorder.is_sampled(op.key.hash()) {
             context.recorder.operation(&op, &outcome, context.index, &context.now);
         }

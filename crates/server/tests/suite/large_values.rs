@@ -119,3 +119,23 @@ fn slow_readers_do_not_delay_others() {
         client.talk("get nothing\r\n", "END\r\n");
     }
 }
+
+/// Each append of a byte copies the value, and two workers do so for many clients. What they
+/// replaced waits until neither can read it, and may take no memory of items meanwhile.
+#[test]
+fn appends_to_a_long_value_push_nothing_out() {
+    const CLIENTS: usize = 30;
+    const APPENDS: usize = 100;
+    const BYTES: usize = 900_000;
+    let server =
+        Running::start_with::<Mercury>(Settings { memory_bytes: MEMORY_BYTES, ..settings(2) });
+    let mut client = server.connect();
+    client.send(format!("set long 0 0 {BYTES}\r\n{}\r\nset k 0 0 1\r\nv\r\n", "v".repeat(BYTES)));
+    client.expect("STORED\r\nSTORED\r\n");
+    let requests = "append long 0 0 1 noreply\r\nx\r\n".repeat(APPENDS) + "mn\r\n";
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
+    clients.iter_mut().for_each(|client| client.send(&requests));
+    clients.iter_mut().for_each(|client| client.expect("MN\r\n"));
+    client.talk("mg long s\r\n", format!("HD s{}\r\n", BYTES + CLIENTS * APPENDS));
+    assert_eq!(client.stat("evictions"), "0");
+}
