@@ -95,7 +95,7 @@ impl<'s, S: Store> InProcessWorker<'s, S> {
         };
         self.batch.run(&mut context, inputs.iter().copied(), slots);
         self.state.clock.end_batch(0);
-        self.state.end_copies(0);
+        self.state.copy_lanes.leave(&turn.lanes);
         if self.recorder.is_due() {
             let counters = self.state.counters.of_worker(0);
             counters.publish(&mut self.counts);
@@ -109,6 +109,7 @@ impl<'s, S: Store> InProcessWorker<'s, S> {
 mod tests {
     use amalgam_index::Eviction;
     use amalgam_index::mercury::Mercury;
+    use amalgam_op::Key;
     use rand::SeedableRng;
     use rand::rngs::SmallRng;
     use rand_distr::{Distribution, Zipf};
@@ -117,6 +118,7 @@ mod tests {
     use crate::metrics::miss_curve::{Curve, Estimate, QUARTERS};
     use crate::request::batch::KEPT_BYTES;
     use crate::state::clock::MAX_OUTSTANDING;
+    use crate::state::copy_lanes::{CopyLane, TurnLanes};
     use crate::state::sweep::Sweep;
 
     /// What cannot be answered is not parsed again and again.
@@ -321,7 +323,7 @@ mod tests {
         let input = REQUEST.repeat(20);
         let [(consumed, state), (of_other, _)] = run([&input, b"get k\r\n"], [none(), none()]);
         assert_eq!((consumed, of_other), (2 * REQUEST.len(), 7));
-        assert!(state.has_backlog() && state.awaits_copy);
+        assert!(state.has_backlog() && state.awaited_lane.is_some());
         let spent = TurnBudget { copied_bytes: 0, ..TurnBudget::default() };
         assert!(state.awaits_turn(&spent) && !state.awaits_turn(&TurnBudget::default()));
         let [(consumed, _), _] = run([&input[consumed..], b""], [state, none()]);
@@ -330,20 +332,21 @@ mod tests {
         run([&store, b""], [none(), none()]);
         let touches = b"touch k 100 noreply\r\ntouch k 0 noreply\r\n".repeat(10);
         let [(touched, of_touches), _] = run([&touches, b""], [none(), none()]);
-        assert!(of_touches.awaits_copy && touched < touches.len() / 4);
+        assert!(of_touches.awaited_lane.is_some() && touched < touches.len() / 4);
         // Short values are appended to as fast as requests come.
         run([b"set k 0 0 1\r\nv\r\n", b""], [none(), none()]);
         let [(consumed, state), _] = run([&input, b""], [none(), none()]);
         assert_eq!(consumed, input.len());
         assert!(!state.has_backlog());
         // One worker at a time copies what may be long.
-        let others = server.0.state();
-        assert!(others.begin_copies(1) && !others.begin_copies(2));
+        let (lanes, mut of_other) = (&server.0.state().copy_lanes, TurnLanes::default());
+        let lane = CopyLane::of(Key::new(b"k", server.0.state().index.seed()).hash());
+        assert!(of_other.enter(lane, lanes, 1));
         let [(of_short, _), (of_any, waits)] = run([&input, &input], [state, none()]);
         assert_eq!((of_short, of_any), (input.len(), 0));
-        let refused = TurnBudget { is_copy_refused: true, ..TurnBudget::default() };
-        assert!(waits.awaits_turn(&refused) && !waits.awaits_turn(&TurnBudget::default()));
-        others.end_copies(1);
+        let refused = TurnBudget { lanes: TurnLanes::NONE, ..TurnBudget::default() };
+        assert!(waits.awaits_others(&refused) && !waits.awaits_turn(&TurnBudget::default()));
+        lanes.leave(&of_other);
         let [(consumed, _), _] = run([&input, b""], [waits, none()]);
         assert!(consumed > 0, "it goes on");
     }

@@ -284,7 +284,7 @@ impl<'s, S: Store> Worker<'s, S> {
         self.serve_ready(guard);
         // Sends what was begun.
         self.take_answers(guard, false);
-        self.state.end_copies(self.number);
+        self.state.copy_lanes.leave(&self.turn_budget.lanes);
     }
 
     /// Sends what the store has begun, and lets the connections go on whose answers have come.
@@ -354,9 +354,8 @@ impl<'s, S: Store> Worker<'s, S> {
     /// Whether all connections that could be served wait for other workers.
     fn awaits_others(&self, guard: &ReactorGuard<'_>) -> bool {
         let budget = &self.turn_budget;
-        let awaits = |connection: &Connection| connection.awaits_turn(budget);
-        budget.is_copy_refused
-            && guard.ready.iter().all(|id| guard.slab.get(*id).is_none_or(|one| awaits(one)))
+        let mut ready = guard.ready.iter().filter_map(|id| guard.slab.get(*id));
+        ready.all(|connection| connection.protocol_state.awaits_others(budget))
     }
 
     fn serve_ready(&mut self, guard: &mut ReactorGuard<'_>) {

@@ -5,6 +5,7 @@ use amalgam_protocol::Protocol;
 
 use crate::auth::sasl::Exchange;
 use crate::connections::item_dump::ItemDump;
+use crate::state::copy_lanes::{CopyLane, TurnLanes};
 
 /// Where the next batch continues after the output was full, and how far it goes: what cannot be
 /// answered would be parsed in vain. All zero if the connection did not stall.
@@ -38,12 +39,8 @@ pub struct TurnBudget {
     /// Bytes of values that are copied since a client adds to them or touches them. A request of
     /// twenty bytes copies a whole value, and what it replaces is free after the iteration only.
     pub copied_bytes: usize,
-    /// Whether such copies, but of short values, wait for other workers: one of them copies now
-    /// ([`ServerState::begin_copies`]), or what was replaced before is not free yet since they have
-    /// not finished what they do ([`Worker::has_much_retired`]).
-    ///
-    /// [`ServerState::begin_copies`]: crate::state::server_state::ServerState::begin_copies
-    pub is_copy_refused: bool,
+    /// In which lanes the worker makes such copies.
+    pub lanes: TurnLanes,
     /// Bytes of connections' own buffers that are parsed, apart from one request. A long line is
     /// parsed again each time that its client has taken a part of its answer.
     pub long_bytes: usize,
@@ -57,15 +54,16 @@ impl Default for TurnBudget {
         let (slices, reports) = (SLICES_A_TURN, REPORTS_A_TURN);
         let (handshakes, copied_bytes) = (HANDSHAKES_A_TURN, COPIED_BYTES_A_TURN);
         let (long_bytes, short_bytes) = (LONG_BYTES_A_TURN, SHORT_BYTES_A_TURN);
-        let is_copy_refused = false;
-        Self { slices, reports, handshakes, copied_bytes, is_copy_refused, long_bytes, short_bytes }
+        let lanes = TurnLanes::default();
+        Self { slices, reports, handshakes, copied_bytes, lanes, long_bytes, short_bytes }
     }
 }
 
 impl TurnBudget {
     /// That of an iteration of a worker's loop that begins.
     pub fn of(index: &impl Worker) -> Self {
-        Self { is_copy_refused: index.has_much_retired(), ..Self::default() }
+        let lanes = if index.has_much_retired() { TurnLanes::NONE } else { TurnLanes::default() };
+        Self { lanes, ..Self::default() }
     }
 
     /// Bytes to receive from the next connection, at most.
@@ -103,9 +101,9 @@ pub struct ProtocolState {
     /// Whether the next `stats` of the input waits for an iteration of the worker's loop that has
     /// not answered enough reports yet ([`TurnBudget`]).
     pub awaits_report: bool,
-    /// Whether the next request of the input may copy a value, and waits for an iteration that has
-    /// not copied enough yet ([`TurnBudget`]).
-    pub awaits_copy: bool,
+    /// The lane in which the next request of the input may copy a value, if it waits for an
+    /// iteration that has not copied enough yet, or for other workers ([`TurnBudget`]).
+    pub awaited_lane: Option<CopyLane>,
     /// Whether the last value that it added to, or touched, was short: so is the next one, probably.
     pub copies_short: bool,
     /// Whether the client gave the name of a user and the right password.
@@ -126,10 +124,14 @@ impl ProtocolState {
             Some(_) => budget.slices == 0,
             None => {
                 self.awaits_report && budget.reports == 0
-                    || self.awaits_copy
-                        && (budget.copied_bytes == 0
-                            || !self.copies_short && budget.is_copy_refused)
+                    || self.awaited_lane.is_some() && budget.copied_bytes == 0
+                    || self.awaits_others(budget)
             }
         }
+    }
+
+    /// Whether it waits until other workers have gone on.
+    pub fn awaits_others(&self, budget: &TurnBudget) -> bool {
+        self.awaited_lane.is_some_and(|lane| budget.lanes.refuse(lane))
     }
 }

@@ -33,7 +33,7 @@ pub fn parse<'i, S: Store>(
     let settings = &context.state.settings;
     let discarded = if slot.protocol_state.discard_bytes > 0 { discard(slot, input) } else { 0 };
     slot.protocol_state.has_unparsed_input = false;
-    slot.protocol_state.awaits_copy = false;
+    slot.protocol_state.awaited_lane = None;
     slot.protocol_state.wanted_bytes = 0;
     let mut at = discarded;
     let Some(protocol) = protocol_of(&mut slot.protocol_state, &input[at..]) else {

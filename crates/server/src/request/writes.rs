@@ -13,6 +13,7 @@ use crate::request::observer::AppliedOperation;
 use crate::request::reads::SingleAnswer;
 use crate::request::slot::RequestSlot;
 use crate::request::stage::{BatchStage, Operation, RequestSpan, WriteRequest};
+use crate::state::copy_lanes::CopyLane;
 use crate::watch::lines::ReadResult;
 
 /// The fewest sets that are worth a batch.
@@ -48,7 +49,7 @@ pub fn execute_writes<S: Store>(
         }
         match &write.operation {
             Operation::Apply { apply, hash } => {
-                if !stalls_for_copy(context, slot, &apply.verb, (write.span.start, 0)) {
+                if !stalls_for_copy(context, slot, (&apply.verb, *hash), (write.span.start, 0)) {
                     execute_apply(context, slot, apply, *hash, write.span.start);
                 }
             }
@@ -69,27 +70,29 @@ pub fn execute_writes<S: Store>(
 }
 
 /// Stalls the connection and returns true if the operation at `place` may copy the value that it
-/// finds, and enough was copied in this iteration of the worker's loop, or if the value may be long,
-/// and copies of long ones wait for other workers. A store whose answers come
-/// later copies elsewhere, or here if it has the value.
+/// finds, and enough was copied in this iteration of the worker's loop, or other workers are to go
+/// on first ([`CopyLane`]). A store whose answers come later copies elsewhere, or here if it has the
+/// value.
 #[inline]
 fn stalls_for_copy<S: Store>(
     context: &mut BatchContext<'_, '_, S>,
     slot: &mut RequestSlot,
-    verb: &Verb<'_>,
+    (verb, hash): (&Verb<'_>, u64),
     (start, number): (u32, usize),
 ) -> bool {
     if !may_copy(verb) {
         return false;
     }
-    let is_short = slot.protocol_state.copies_short;
-    if !is_short && !context.turn.is_copy_refused {
-        context.turn.is_copy_refused = !context.state.begin_copies(context.worker);
-    }
-    let is_stalled = context.turn.copied_bytes == 0 || !is_short && context.turn.is_copy_refused;
+    let lane = match slot.protocol_state.copies_short {
+        true => CopyLane::SHORT,
+        false => CopyLane::of(hash),
+    };
+    let turn = &mut *context.turn;
+    let lanes = &context.state.copy_lanes;
+    let is_stalled = turn.copied_bytes == 0 || !turn.lanes.enter(lane, lanes, context.worker);
     if is_stalled {
         slot.stall(start as usize, number);
-        slot.protocol_state.awaits_copy = true;
+        slot.protocol_state.awaited_lane = Some(lane);
     }
     is_stalled
 }
@@ -281,10 +284,10 @@ fn execute_each<S: Store>(
             return;
         }
         let place = (span.start, number);
-        if stalls_for_copy(context, slot, &verb, place) {
+        let op = Op { key: Key::new(key, context.state.index.seed()), verb };
+        if stalls_for_copy(context, slot, (&verb, op.key.hash()), place) {
             return;
         }
-        let op = Op { key: Key::new(key, context.state.index.seed()), verb };
         let before = lookup_before(context, &op.key);
         let mut sink = SingleAnswer::new(&each.reply, &mut *slot, &context.now, place);
         let outcome = context.index.apply(&op, &context.now, &mut sink);

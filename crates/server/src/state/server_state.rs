@@ -26,6 +26,7 @@ use crate::net::sockets::ListenerInfo;
 use crate::settings::Settings;
 use crate::state::accept_gate::AcceptGate;
 use crate::state::clock::Clock;
+use crate::state::copy_lanes::CopyLanes;
 use crate::state::engine_controls::EngineControls;
 use crate::state::sweep::Crawler;
 use crate::state::warm_restart;
@@ -98,10 +99,8 @@ pub struct ServerState<S> {
     pub verbosity: AtomicU8,
     /// The TCP port in use; unset without TCP.
     pub tcp_port: OnceLock<u16>,
-    /// The worker that copies long values now because clients add to them or touch them, plus one;
-    /// 0 if none does. It keeps the others' cores free for other requests; and of two workers that
-    /// replace one value at the same time, one has copied it in vain.
-    copier: AtomicUsize,
+    /// Who copies long values that clients add to or touch.
+    pub copy_lanes: CopyLanes,
     /// The second at which connections that make no progress were last looked for.
     relieved_at: AtomicU32,
     memory_limit: AtomicUsize,
@@ -191,7 +190,7 @@ impl<S: Store> ServerState<S> {
             accept_gate: AcceptGate::default(),
             verbosity: AtomicU8::new(settings.verbosity),
             tcp_port: tcp_port.map_or_else(OnceLock::new, OnceLock::from),
-            copier: AtomicUsize::new(0),
+            copy_lanes: CopyLanes::default(),
             relieved_at: AtomicU32::new(0),
             memory_limit: AtomicUsize::new(settings.memory_bytes),
             is_stopping: AtomicBool::new(false),
@@ -317,22 +316,6 @@ impl<S: Store> ServerState<S> {
     /// Whether there are certificates to read again.
     pub fn has_certificates(&self) -> bool {
         self.tls.is_some() || self.admin_tls.is_some()
-    }
-
-    /// Makes this worker the one that copies long values. Returns whether it is.
-    pub fn begin_copies(&self, worker: usize) -> bool {
-        // Relaxed, here and below: this is no lock, and guards no memory.
-        let begin = |copier| (copier == 0).then_some(worker + 1);
-        let before = self.copier.fetch_update(Ordering::Relaxed, Ordering::Relaxed, begin);
-        before.map_or_else(|copier| copier == worker + 1, |_| true)
-    }
-
-    /// Lets another worker copy long values, if this one did: at the end of each iteration of its
-    /// loop.
-    pub fn end_copies(&self, worker: usize) {
-        if self.copier.load(Ordering::Relaxed) == worker + 1 {
-            self.copier.store(0, Ordering::Relaxed);
-        }
     }
 
     /// Makes the main thread return from waiting.

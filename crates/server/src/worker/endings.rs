@@ -110,7 +110,7 @@ impl<S: Store> Worker<'_, S> {
             self.turn_budget = TurnBudget::default();
             self.serve_ready(guard);
             self.take_answers(guard, false);
-            self.state.end_copies(self.number);
+            self.state.copy_lanes.leave(&self.turn_budget.lanes);
             let unsent = guard.slab.iter().filter(|(_, connection)| connection.has_unsent());
             let unsent: Vec<_> = unsent.map(|(id, _)| id).collect();
             let mut is_drained = !guard.slab.values().any(|connection| connection.is_waiting);
