@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use amalgam_node::ClusterClient;
 use support::etcd::EtcdProcess;
-use support::{PATIENCE, Running, backed_up_at, command, expect, talk, temporary, try_talk};
+use support::{
+    PATIENCE, PROGRAM, Running, backed_up_at, command, expect, talk, temporary, try_talk,
+};
 
 const REFUSED: &str = "SERVER_ERROR the key's owner is unavailable; nothing was done";
 const UNKNOWN: &str = "SERVER_ERROR unknown outcome: the key's owner did not answer in time";
@@ -374,7 +376,13 @@ fn nodes_join_again_when_etcd_is_back() {
             scope.spawn(move || {
                 let at = |port: u16| format!("127.0.0.1:{port}");
                 let places = (at(ports[number]), at(ports[3 + number]));
-                backed_up_at(etcd, folder, ["one", "two", "three"][number], (&places.0, &places.1))
+                backed_up_at(
+                    PROGRAM,
+                    etcd,
+                    folder,
+                    ["one", "two", "three"][number],
+                    (&places.0, &places.1),
+                )
             })
         };
         let starting: Vec<_> = (0..3).map(start).collect();

@@ -15,7 +15,9 @@ use amalgam_node::cluster::chunks::ChunkError;
 use amalgam_node::{ClusterClient, STATE_FILE};
 use support::chunks::Written;
 use support::etcd::EtcdProcess;
-use support::{PATIENCE, Running, backed_up, command, expect, talk, temporary};
+use support::{
+    PATIENCE, PROGRAM, Running, backed_up, backed_up_at, command, expect, talk, temporary,
+};
 
 #[test]
 fn a_cluster_on_one_machine_answers_at_every_node() {
@@ -394,7 +396,7 @@ fn what_a_killed_node_acknowledged_is_there() {
         return;
     };
     let folder = temporary("backups");
-    let mut nodes = all_backed_up(&etcd, &folder, &["one", "two", "three", "four"]);
+    let mut nodes = all_backed_up(PROGRAM, &etcd, &folder, &["one", "two", "three", "four"]);
     wait_for_copies(&nodes.iter().collect::<Vec<_>>());
     let status = command(&["cluster", "status", "--node", &nodes[1].nodes[0].0]).output();
     let status = String::from_utf8(status.expect("runs").stdout).expect("text");
@@ -436,7 +438,7 @@ fn the_tokens_of_a_lock_ascend_though_its_owners_die() {
         return;
     };
     let folder = temporary("locks");
-    let mut nodes = all_backed_up(&etcd, &folder, &["one", "two", "three", "four"]);
+    let mut nodes = all_backed_up(PROGRAM, &etcd, &folder, &["one", "two", "three", "four"]);
     wait_for_copies(&nodes.iter().collect::<Vec<_>>());
     let connect = |nodes: &[Running]| {
         let all: Vec<String> = nodes.iter().map(|node| node.nodes[0].0.clone()).collect();
@@ -498,11 +500,17 @@ fn damage(folder: &Path) {
 }
 
 /// Starts nodes with backups at once, as some of them alone serve nothing.
-fn all_backed_up(etcd: &EtcdProcess, folder: &Path, names: &[&'static str]) -> Vec<Running> {
+fn all_backed_up(
+    program: &str,
+    etcd: &EtcdProcess,
+    folder: &Path,
+    names: &[&'static str],
+) -> Vec<Running> {
+    let ports = ("127.0.0.1:0", "127.0.0.1:0");
     std::thread::scope(|scope| {
         let start = |name: &&'static str| {
             let name = *name;
-            scope.spawn(move || backed_up(etcd, folder, name))
+            scope.spawn(move || backed_up_at(program, etcd, folder, name, ports))
         };
         let starting: Vec<_> = names.iter().map(start).collect();
         starting.into_iter().map(|one| one.join().expect("it serves")).collect()
@@ -561,7 +569,8 @@ impl Load {
 const DAMAGED: usize = 3;
 
 /// As for an upgrade: by turns a node is drained and told to stop, or killed, and starts again with
-/// the same name and folder before the next one's turn. One finds its log damaged.
+/// the same name and folder before the next one's turn. One finds its log damaged. It is an upgrade
+/// where `AMALGAM_PREVIOUS` is the program of the previous release: all nodes begin as that.
 #[test]
 fn every_node_is_restarted_while_chunks_are_written() {
     if std::env::var_os("AMALGAM_FAULT_ROUNDS").is_none() {
@@ -574,7 +583,8 @@ fn every_node_is_restarted_while_chunks_are_written() {
     };
     let folder = temporary("rolling");
     let names = ["one", "two", "three", "four"];
-    let mut nodes = all_backed_up(&etcd, &folder, &names);
+    let previous = std::env::var("AMALGAM_PREVIOUS").unwrap_or(PROGRAM.to_owned());
+    let mut nodes = all_backed_up(&previous, &etcd, &folder, &names);
     wait_for_copies(&nodes.iter().collect::<Vec<_>>());
     let address = |node: &Running| node.nodes[0].0.clone();
     let mut written = Written::new("cluster-rolling");
@@ -674,7 +684,7 @@ fn a_cluster_that_was_killed_whole_has_all_it_acknowledged() {
     };
     let folder = temporary("cold");
     let names = ["one", "two", "three", "four"];
-    let start = |etcd: &EtcdProcess| all_backed_up(etcd, &folder, &names);
+    let start = |etcd: &EtcdProcess| all_backed_up(PROGRAM, etcd, &folder, &names);
     let connect = |node: &Running| {
         ClusterClient::connect(&[node.nodes[0].0.clone()], "", 1 << 20).expect("it answers")
     };

@@ -136,9 +136,12 @@ impl BackupConfiguration {
             }
             std::thread::sleep(STOP_TICK);
         }
-        for damage in &replica_store.replay_report().damages {
+        // A line for each segment: thousands of damaged places would drown what follows.
+        let damages = &replica_store.replay_report().damages;
+        for of_segment in damages.chunk_by(|one, next| one.segment == next.segment) {
+            let [first, ..] = of_segment else { continue };
             log::warn!(
-                segment = damage.segment, offset = damage.offset;
+                segment = first.segment, places = of_segment.len(), first_offset = first.offset;
                 "the backup log is damaged"
             );
         }

@@ -24,9 +24,17 @@ pub struct Process {
     pub port: u16,
 }
 
+/// The program that is tested.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_amalgam");
+
 /// The program with these arguments.
 pub fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_amalgam"));
+    command_of(PROGRAM, arguments)
+}
+
+/// A build of the program, perhaps another one than is tested, with these arguments.
+pub fn command_of(program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
     command.args(arguments).env_remove("MEMCACHED_PORT_FILENAME");
     command
 }
@@ -125,11 +133,12 @@ impl Drop for Running {
 
 /// A node with backups, and where it keeps those of others.
 pub fn backed_up(etcd: &EtcdProcess, folder: &Path, name: &str) -> Running {
-    backed_up_at(etcd, folder, name, ("127.0.0.1:0", "127.0.0.1:0"))
+    backed_up_at(PROGRAM, etcd, folder, name, ("127.0.0.1:0", "127.0.0.1:0"))
 }
 
-/// The same, at addresses for nodes and for memcached's clients.
+/// The same, of this build of the program, at addresses for nodes and for memcached's clients.
 pub fn backed_up_at(
+    program: &str,
     etcd: &EtcdProcess,
     folder: &Path,
     name: &str,
@@ -144,7 +153,7 @@ pub fn backed_up_at(
     arguments.extend(["--admin", "127.0.0.1:0"]);
     arguments.extend(["--backups", "3", "--backup-dir", folder, "--backup-space", "256M"]);
     let complaints = File::options().create(true).append(true).open(format!("{folder}.log"));
-    Running::start_with(command(&arguments).stderr(complaints.expect("a file")))
+    Running::start_with(command_of(program, &arguments).stderr(complaints.expect("a file")))
 }
 
 /// Sends requests and reads as many bytes as are expected; fewer if the connection ends.

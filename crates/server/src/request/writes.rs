@@ -83,7 +83,8 @@ fn stalls_for_copy<S: Store>(
     if !may_copy(verb) {
         return false;
     }
-    let lane = match slot.protocol_state.copies_short {
+    // A datagram that stalls is lost.
+    let lane = match slot.protocol_state.copies_short || !slot.is_connection() {
         true => CopyLane::SHORT,
         false => CopyLane::of(hash),
     };
