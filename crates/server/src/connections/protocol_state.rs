@@ -73,7 +73,7 @@ impl TurnBudget {
 }
 
 /// See [`TurnBudget`].
-const SLICES_A_TURN: usize = 4;
+const SLICES_A_TURN: usize = 1;
 const REPORTS_A_TURN: usize = 1;
 const HANDSHAKES_A_TURN: usize = 4;
 const COPIED_BYTES_A_TURN: usize = 1 << 20;

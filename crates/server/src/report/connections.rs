@@ -8,7 +8,7 @@ use amalgam_index::Store;
 use crate::state::server_state::ServerState;
 
 /// Sockets that one call reports.
-const ROWS: usize = 128;
+const ROWS: usize = 32;
 
 /// Appends the lines of `stats conns` for the first [`ROWS`] sockets whose file descriptors are
 /// above `after`. `own` is that of the connection that asks. Returns the last one; None if no other
