@@ -114,6 +114,14 @@ mod tests {
         assert_eq!(lookup3(speech, 1, 0), pair(0xcd62_8161, 0x6cbe_a4b3));
     }
 
+    /// A last block of all twelve bytes is mixed as a last one: answers of the published algorithm,
+    /// computed byte by byte.
+    #[test]
+    fn whole_blocks() {
+        assert_eq!(lookup3(b"Four score a", 0, 0), 0x1989_c1e7_ccda_323b);
+        assert_eq!(lookup3(b"Four score and seven yea", 0, 0), 0x3609_1d4d_4eaa_9b13);
+    }
+
     /// Compares the overlapping loads with the padding that they replace.
     #[test]
     fn a_last_block_is_padded_with_zeros() {

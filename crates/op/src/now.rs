@@ -67,8 +67,8 @@ impl Expiry {
     pub fn from_client(seconds: i64, now: &Now) -> Self {
         let at = match seconds {
             0 => return Self::NEVER,
-            i64::MIN..0 => 0,
             1..=LONGEST_RELATIVE_SECONDS => i64::from(now.seconds) + seconds,
+            // Negative numbers too: whatever is over is so since a second.
             _ => seconds.saturating_sub(now.epoch_unix_seconds),
         };
         let at = at.max(i64::from(now.seconds) - 1).max(1);
@@ -84,5 +84,50 @@ impl Expiry {
     /// Seconds left; None for an item that does not expire.
     pub fn remaining_seconds(&self, now: &Now) -> Option<u32> {
         (self.0 != 0).then(|| self.0.saturating_sub(now.seconds))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expiry_of_up_to_thirty_days_is_relative() {
+        let now = Now { epoch_unix_seconds: 1_700_000_000, ..Now::at(100) };
+        for (sent, expected) in [
+            (0, 0),
+            (-1, 99),
+            (i64::MIN, 99),
+            (1, 101),
+            (2_592_000, 2_592_100),
+            (2_592_001, 99),
+            (1_700_000_000, 99),
+            (1_700_000_500, 500),
+            (i64::MAX, u32::MAX),
+        ] {
+            assert_eq!(Expiry::from_client(sent, &now), Expiry(expected), "{sent}");
+        }
+        assert_eq!(Expiry::from_client(-1, &Now::at(1)), Expiry(1), "0 would be never");
+    }
+
+    #[test]
+    fn what_has_passed_has_no_seconds_left() {
+        let expected = [(0, None), (99, Some(0)), (100, Some(0)), (101, Some(1)), (160, Some(60))];
+        for (expiry, left) in expected {
+            assert_eq!(Expiry(expiry).remaining_seconds(&Now::at(100)), left, "{expiry}");
+        }
+    }
+
+    /// Of 64 generations, the 31 before the present one are older, and the others newer.
+    #[test]
+    fn an_item_of_an_older_generation_is_dead() {
+        for (behind, present) in (0..GENERATIONS).zip((0..GENERATIONS).rev().cycle()) {
+            let now = Now { generation: present, ..Now::at(100) };
+            let items = present.wrapping_sub(behind) % GENERATIONS;
+            let is_older = (1..32).contains(&behind);
+            assert_eq!(now.is_live(Expiry::NEVER, items), !is_older, "{behind}");
+            assert_eq!(now.generations_behind(items), if is_older { behind } else { 0 });
+        }
+        assert_eq!([0, 62, 63].map(Now::next_generation), [1, 63, 0]);
     }
 }

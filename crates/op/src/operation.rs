@@ -169,3 +169,47 @@ pub struct Delete {
     /// The CAS id to give an item that stays (meta `E`).
     pub new_cas: Option<u64>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_plain_set_does_not_depend_on_the_item() {
+        let set = Store::new(StoreMode::Set, b"", 0, 0);
+        let compare = Some(Compare { cas: 1, accepts_older_as_stale: false });
+        for (verb, depends) in [
+            (Verb::Store(set), false),
+            (Verb::Store(Store { wants_cas: true, ..set }), false),
+            (Verb::Store(Store { compare, ..set }), true),
+            (Verb::Store(Store { mode: StoreMode::Add, ..set }), true),
+            (Verb::Store(Store { mode: StoreMode::Append, ..set }), true),
+            (Verb::Get(Get::default()), true),
+            (Verb::Arithmetic(Arithmetic::default()), true),
+            (Verb::Delete(Delete::default()), true),
+        ] {
+            assert_eq!(verb.depends_on_item(), depends, "{verb:?}");
+        }
+    }
+
+    #[test]
+    fn an_id_is_used_if_it_is_compared_or_told() {
+        let set = Store::new(StoreMode::Set, b"", 0, 0);
+        let compare = Some(Compare { cas: 1, accepts_older_as_stale: false });
+        let (count, compared) = (Arithmetic::default(), Some(1));
+        for (verb, uses) in [
+            (Verb::Get(Get::default()), false),
+            (Verb::Get(Get { wants_cas: true, ..Get::default() }), true),
+            (Verb::Store(set), false),
+            (Verb::Store(Store { wants_cas: true, ..set }), true),
+            (Verb::Store(Store { compare, ..set }), true),
+            (Verb::Arithmetic(count), false),
+            (Verb::Arithmetic(Arithmetic { wants_cas: true, ..count }), true),
+            (Verb::Arithmetic(Arithmetic { compare: compared, ..count }), true),
+            (Verb::Delete(Delete::default()), false),
+            (Verb::Delete(Delete { compare: compared, ..Delete::default() }), true),
+        ] {
+            assert_eq!(verb.uses_cas(), uses, "{verb:?}");
+        }
+    }
+}
