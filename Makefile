@@ -7,7 +7,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),-u root)
 
 .PHONY: help run docs test setup fmt clippy unit examples doc tidy models loom shuttle miri tsan clients \
 	clients-short namespaces cluster-test differential soak simulation mutants hostile fuzz fuzz-short rtl-test \
-	rtl-lint rtl-full rtl-synth rtl-wave deny sbom release arm64 oracle oracle-short
+	rtl-lint rtl-full rtl-synth rtl-wave deny sbom release arm64 oracle oracle-short sanitize
 .DEFAULT_GOAL := help
 
 help:            ## list the targets
@@ -33,7 +33,7 @@ setup:           ## install what `make test` needs
 
 fmt clippy unit examples doc tidy models loom shuttle miri tsan clients clients-short namespaces \
 cluster-test differential soak simulation mutants hostile fuzz fuzz-short rtl-test rtl-lint rtl-full rtl-synth \
-rtl-wave deny sbom release arm64 oracle oracle-short:
+rtl-wave deny sbom release arm64 oracle oracle-short sanitize:
 	@scripts/setup $@
 	@scripts/test $@
 
@@ -53,6 +53,7 @@ rtl-wave deny sbom release arm64 oracle oracle-short:
 #shuttle:        ## random interleavings of the rings' protocols
 #miri:           ## undefined behaviour in `op`, `index::mem` and three engines
 #tsan:           ## data races under ThreadSanitizer, long form
+#sanitize:       ## the server with clients under AddressSanitizer and ThreadSanitizer (SECONDS_EACH)
 #clients:        ## clients, and the suites of other people's clients, with memcached too
 #clients-short:  ## the same with three suites, as in `make test`
 #namespaces:     ## a cluster of processes in network namespaces, with etcd, small

@@ -84,6 +84,23 @@ impl Arena {
         system::discard(self.at(offset), bytes);
     }
 
+    /// Makes AddressSanitizer report accesses to a range, whose ends are multiples of 8. A compiler
+    /// without `--cfg asan` leaves nothing of it.
+    pub(super) fn forbid(&self, offset: u64, bytes: usize) {
+        system::forbid(self.at(offset), bytes);
+    }
+
+    /// Ends what [`Arena::forbid`] began. The start of the range is a multiple of 8.
+    pub(super) fn allow(&self, offset: u64, bytes: usize) {
+        system::allow(self.at(offset), bytes);
+    }
+
+    /// Whether an access to the byte at `offset` would be reported.
+    #[cfg(all(asan, test))]
+    pub(super) fn is_forbidden(&self, offset: u64) -> bool {
+        system::is_forbidden(self.at(offset))
+    }
+
     /// Faults the pages of a range in, so that later writes do not fault. Contents are kept.
     /// Requires: no thread but the caller uses the range.
     pub(super) fn populate(&self, offset: u64, bytes: usize) {
@@ -93,6 +110,8 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
+        // The next mapping may have these addresses.
+        self.allow(0, self.bytes);
         system::unmap(self.mapping.0, self.mapping.1);
     }
 }
@@ -117,6 +136,36 @@ impl Mapping {
 #[cfg(not(miri))]
 mod system {
     use super::{NonNull, io};
+
+    #[cfg(asan)]
+    unsafe extern "C" {
+        fn __asan_poison_memory_region(start: *const u8, bytes: usize);
+        fn __asan_unpoison_memory_region(start: *const u8, bytes: usize);
+        #[cfg(test)]
+        fn __asan_address_is_poisoned(byte: *const u8) -> i32;
+    }
+
+    #[cfg(all(asan, test))]
+    pub(super) fn is_forbidden(byte: NonNull<u8>) -> bool {
+        // SAFETY: it asks for a note, and reads nothing there.
+        unsafe { __asan_address_is_poisoned(byte.as_ptr()) != 0 }
+    }
+
+    pub(super) fn forbid(_start: NonNull<u8>, _bytes: usize) {
+        #[cfg(asan)]
+        // SAFETY: a note on our own mapping, whose contents stay.
+        unsafe {
+            __asan_poison_memory_region(_start.as_ptr(), _bytes);
+        }
+    }
+
+    pub(super) fn allow(_start: NonNull<u8>, _bytes: usize) {
+        #[cfg(asan)]
+        // SAFETY: as above.
+        unsafe {
+            __asan_unpoison_memory_region(_start.as_ptr(), _bytes);
+        }
+    }
 
     pub(super) fn map(bytes: usize) -> io::Result<NonNull<u8>> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -220,4 +269,8 @@ mod system {
     }
 
     pub(super) fn populate(_start: NonNull<u8>, _bytes: usize) {}
+
+    pub(super) fn forbid(_start: NonNull<u8>, _bytes: usize) {}
+
+    pub(super) fn allow(_start: NonNull<u8>, _bytes: usize) {}
 }

@@ -232,8 +232,10 @@ impl Pool<'_> {
             return Err(shortage);
         };
         memory.discard_resident();
-        let header = header_of(start);
-        Ok(ItemRef::from_bits(header).expect("large items lie behind the pages"))
+        let item = ItemRef::from_bits(header_of(start)).expect("large items lie behind the pages");
+        // Fresh address space is not forbidden yet, and the item may be shorter than its run.
+        memory.forbid_item(item);
+        Ok(item)
     }
 }
 

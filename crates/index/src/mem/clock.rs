@@ -526,6 +526,7 @@ impl Memory {
     /// Makes the header at `offset` that of no item. Requires: the calling thread owns the memory,
     /// and no other can find it.
     pub(super) fn clear_header(&self, offset: u64) {
+        self.allow_header(offset);
         // SAFETY: headers are accessed as atomics only.
         let header = unsafe { self.arena.at(offset).cast::<AtomicU64>().as_ref() };
         // Relaxed: the lock under which the run becomes visible orders it.

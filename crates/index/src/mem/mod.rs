@@ -25,6 +25,7 @@ mod epoch;
 mod evictions;
 mod exchange;
 mod expiry;
+mod forbidden;
 mod header;
 mod header_predictor;
 mod header_template;
@@ -460,6 +461,7 @@ impl Memory {
         if self.pins.postpone(item) {
             return None;
         }
+        self.forbid_item(item);
         if self.is_large(item) {
             self.free_large(item);
             return None;
@@ -579,6 +581,7 @@ impl Memory {
     fn format(&self, page_number: u32, class: usize, was_used: bool) {
         let page = &self.pages[page_number as usize];
         let geometry = &self.geometries[class];
+        self.allow_page(page_number);
         if was_used {
             let start = self.arena.at(self.page_start(page_number));
             // SAFETY: the page is in no class and past its grace period, so only this thread
@@ -588,6 +591,7 @@ impl Memory {
         for word in 0..geometry.words {
             self.bitmap(page_number, word).store(geometry.mask(word), Ordering::Relaxed);
         }
+        self.forbid_slots(page_number, geometry);
         self.forget_expiries(page_number, geometry);
         page.set_free(geometry.slots);
         page.set(PageState::Owned, class);
@@ -616,6 +620,7 @@ impl Memory {
         let class = page.state().1;
         self.class_states[class].pages.fetch_sub(1, Ordering::Relaxed);
         page.set(PageState::Free, 0);
+        self.forbid_page(page_number);
         match page.receiver() {
             Some(class) if class < self.classes.count() => self.keep_page(page_number, class),
             Some(_) => self.keep_for_large(page_number),

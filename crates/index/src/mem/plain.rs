@@ -137,6 +137,7 @@ impl Pool<'_> {
     #[inline]
     pub fn fill_at_hand(&mut self, item: &PlainItem<'_>) -> Option<Unpublished> {
         let reference = self.reserve_at_hand(item.layout)?.into_reference();
+        self.memory.allow_item(reference, item.layout.bytes());
         let memory = self.memory.arena.at(reference.to_bits());
         NewItem { header: memory, owner: PhantomData }.write_plain(item);
         if !item.layout.header.never_expires() {

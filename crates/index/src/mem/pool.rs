@@ -276,6 +276,7 @@ impl<'m> Pool<'m> {
         item_write: &ItemWrite<'_>,
         current: &[u8],
     ) -> ItemRef {
+        self.memory.allow_item(slot, layout.bytes());
         let memory = self.memory.arena.at(slot.to_bits());
         NewItem { header: memory, owner: PhantomData }.write(
             layout.header,
@@ -494,7 +495,11 @@ impl<'m> Pool<'m> {
         let Some(item) = retired.as_item() else { return false };
         let Some(class) = self.memory.class_to_reuse(item) else { return false };
         let trades = self.credit(class) != NO_TRADE;
-        self.magazines[class].keep(item, trades)
+        let is_kept = self.magazines[class].keep(item, trades);
+        if is_kept {
+            self.memory.forbid_item(item);
+        }
+        is_kept
     }
 
     fn free(&mut self, retired: Retired) {

@@ -8,6 +8,8 @@ use amalgam_op::{Expiry, ItemWrite, MetaFlags, Now, Part};
 use super::{Item, ItemLayout, ItemRef, Memory, Pool, SlotLayout};
 use crate::Configuration;
 
+#[cfg(asan)]
+mod forbidden;
 #[cfg(not(miri))] // they wait for seconds of an interpreter
 mod large_items;
 #[cfg(not(miri))] // too many items for an interpreter
