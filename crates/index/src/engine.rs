@@ -202,9 +202,10 @@ pub trait Worker {
         false
     }
 
-    /// Whether so much of what this thread replaced or removed waits for other threads that writes
-    /// of long values should wait for the next turn of its loop, too. What one thread replaces while
-    /// another one does not run would otherwise push out items that are in use.
+    /// Whether items that this thread replaced or removed, and that other threads may still read,
+    /// take a large part of the memory: copies of long values should then wait for the next turn of
+    /// its loop. What one thread replaces while another one does not run would push out items that
+    /// are in use.
     #[inline]
     fn has_much_retired(&self) -> bool {
         false

@@ -115,10 +115,10 @@ mod tests {
     use rand_distr::{Distribution, Zipf};
 
     use super::*;
+    use crate::connections::copy_lanes::{CopyLane, TurnLanes};
     use crate::metrics::miss_curve::{Curve, Estimate, QUARTERS};
     use crate::request::batch::KEPT_BYTES;
     use crate::state::clock::MAX_OUTSTANDING;
-    use crate::state::copy_lanes::{CopyLane, TurnLanes};
     use crate::state::sweep::Sweep;
 
     /// What cannot be answered is not parsed again and again.

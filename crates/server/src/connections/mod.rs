@@ -2,6 +2,7 @@
 
 pub mod budget;
 pub mod connection;
+pub mod copy_lanes;
 pub mod freed_memory;
 pub mod item_dump;
 pub mod protocol_state;

@@ -4,8 +4,8 @@ use amalgam_index::Worker;
 use amalgam_protocol::Protocol;
 
 use crate::auth::sasl::Exchange;
+use crate::connections::copy_lanes::{CopyLane, TurnLanes};
 use crate::connections::item_dump::ItemDump;
-use crate::state::copy_lanes::{CopyLane, TurnLanes};
 
 /// Where the next batch continues after the output was full, and how far it goes: what cannot be
 /// answered would be parsed in vain. All zero if the connection did not stall.
@@ -104,7 +104,7 @@ pub struct ProtocolState {
     /// The lane in which the next request of the input may copy a value, if it waits for an
     /// iteration that has not copied enough yet, or for other workers ([`TurnBudget`]).
     pub awaited_lane: Option<CopyLane>,
-    /// Whether the last value that it added to, or touched, was short: so is the next one, probably.
+    /// Whether the last value that it added to, or touched, was short; so is the next, probably.
     pub copies_short: bool,
     /// Whether the client gave the name of a user and the right password.
     pub is_authenticated: bool,

@@ -5,6 +5,7 @@ use amalgam_index::{NullSink, Store, Worker};
 use amalgam_op::{Delete, Get, Key, Op, Outcome, PlainSet, StoreMode, Verb};
 use amalgam_protocol::{Apply, Each, KeyScratch, Problem, Refusal};
 
+use crate::connections::copy_lanes::CopyLane;
 use crate::request::command_counters::count_operation;
 use crate::request::commands;
 use crate::request::context::BatchContext;
@@ -13,7 +14,6 @@ use crate::request::observer::AppliedOperation;
 use crate::request::reads::SingleAnswer;
 use crate::request::slot::RequestSlot;
 use crate::request::stage::{BatchStage, Operation, RequestSpan, WriteRequest};
-use crate::state::copy_lanes::CopyLane;
 use crate::watch::lines::ReadResult;
 
 /// The fewest sets that are worth a batch.
@@ -71,8 +71,8 @@ pub fn execute_writes<S: Store>(
 
 /// Stalls the connection and returns true if the operation at `place` may copy the value that it
 /// finds, and enough was copied in this iteration of the worker's loop, or other workers are to go
-/// on first ([`CopyLane`]). A store whose answers come later copies elsewhere, or here if it has the
-/// value.
+/// on first ([`CopyLane`]). A store whose answers come later copies elsewhere, or here if it has
+/// the value.
 #[inline]
 fn stalls_for_copy<S: Store>(
     context: &mut BatchContext<'_, '_, S>,

@@ -2,7 +2,6 @@
 
 pub mod accept_gate;
 pub mod clock;
-pub mod copy_lanes;
 pub mod engine_controls;
 pub mod server_state;
 pub mod sweep;

@@ -15,6 +15,7 @@ use crate::auth::users::Users;
 use crate::compat::slab_classes::SlabClasses;
 use crate::compat::tunables::CompatTunables;
 use crate::connections::budget::BufferBudget;
+use crate::connections::copy_lanes::CopyLanes;
 use crate::connections::reactor::Reactor;
 use crate::metrics::counters::AllCounters;
 use crate::metrics::hot_keys::HotKeys;
@@ -26,7 +27,6 @@ use crate::net::sockets::ListenerInfo;
 use crate::settings::Settings;
 use crate::state::accept_gate::AcceptGate;
 use crate::state::clock::Clock;
-use crate::state::copy_lanes::CopyLanes;
 use crate::state::engine_controls::EngineControls;
 use crate::state::sweep::Crawler;
 use crate::state::warm_restart;
@@ -99,7 +99,7 @@ pub struct ServerState<S> {
     pub verbosity: AtomicU8,
     /// The TCP port in use; unset without TCP.
     pub tcp_port: OnceLock<u16>,
-    /// Who copies long values that clients add to or touch.
+    /// The workers' turns in copying long values that clients add to or touch.
     pub copy_lanes: CopyLanes,
     /// The second at which connections that make no progress were last looked for.
     relieved_at: AtomicU32,

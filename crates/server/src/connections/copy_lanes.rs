@@ -1,4 +1,5 @@
-//! Who copies long values: an append of one byte copies the whole value, and so may a touch.
+//! Turns of workers in copying long values: an append of one byte copies the whole value, and a
+//! touch may do so.
 //!
 //! Of two workers that replace one value at the same time, one has copied it in vain. So the keys
 //! are divided among lanes, and in each lane one worker at a time copies. It does so until its
@@ -28,9 +29,9 @@ impl CopyLane {
 /// What one worker knows of the lanes in an iteration of its loop.
 #[derive(Clone, Debug)]
 pub struct TurnLanes {
-    /// The set of those that it is in.
+    /// The lanes that it is in, as a set.
     own: u64,
-    /// The set of those that it may not enter.
+    /// The lanes that it may not enter.
     refused: u64,
 }
 
