@@ -419,7 +419,7 @@ impl<'m> Pool<'m> {
     }
 
     /// Whether items that this pool retired, and whose grace periods have begun, take more than
-    /// its part of 1/[`WAITING_SHARE`] of the memory limit.
+    /// its part of an eighth of the memory limit.
     pub fn has_much_retired(&self) -> bool {
         let parts = WAITING_SHARE * self.memory.counters.len();
         let waiting: usize = self.limbo.iter().map(|bag| bag.bytes).sum();
