@@ -418,12 +418,12 @@ impl<'m> Pool<'m> {
         !self.limbo.is_empty()
     }
 
-    /// Whether items that this pool retired, and whose grace periods have begun, take more than
-    /// its part of an eighth of the memory limit.
+    /// Whether what waits here for grace periods takes more than its part of 1/8 of the limit.
+    #[inline]
     pub fn has_much_retired(&self) -> bool {
-        let parts = WAITING_SHARE * self.memory.counters.len();
-        let waiting: usize = self.limbo.iter().map(|bag| bag.bytes).sum();
-        waiting > self.memory.budget.limit() / parts
+        let waiting = || self.limbo.iter().map(|bag| bag.bytes).sum::<usize>();
+        !self.limbo.is_empty()
+            && waiting() * WAITING_SHARE * self.memory.counters.len() > self.memory.budget.limit()
     }
 
     /// Seals the current bag and frees all memory past its grace period. Returns whether a bag was

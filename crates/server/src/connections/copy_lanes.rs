@@ -7,6 +7,7 @@
 //! for all those of another. The lanes protect no memory: a copy outside of them would only be
 //! slower.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The number of lanes for long values.
@@ -14,15 +15,23 @@ const LANES: u64 = 63;
 
 /// A lane, as a set of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CopyLane(u64);
+pub struct CopyLane(NonZeroU64);
 
 impl CopyLane {
     /// For values that are short: any number of workers may be in it.
-    pub const SHORT: Self = Self(1 << LANES);
+    pub const SHORT: Self = Self::numbered(LANES);
 
     /// The lane of a key with this hash, if its value may be long.
     pub fn of(hash: u64) -> Self {
-        Self(1 << (hash % LANES))
+        Self::numbered(hash % LANES)
+    }
+
+    const fn numbered(lane: u64) -> Self {
+        Self(NonZeroU64::new(1 << lane).expect("one bit"))
+    }
+
+    const fn set(self) -> u64 {
+        self.0.get()
     }
 }
 
@@ -37,29 +46,29 @@ pub struct TurnLanes {
 
 impl Default for TurnLanes {
     fn default() -> Self {
-        Self { own: CopyLane::SHORT.0, refused: 0 }
+        Self { own: CopyLane::SHORT.set(), refused: 0 }
     }
 }
 
 impl TurnLanes {
     /// No lane but that for short values may be entered.
-    pub const NONE: Self = Self { own: CopyLane::SHORT.0, refused: !CopyLane::SHORT.0 };
+    pub const NONE: Self = Self { own: CopyLane::SHORT.set(), refused: !CopyLane::SHORT.set() };
 
     /// Lets the worker into a lane, if no other worker is in it, or is to come first: one that was
     /// refused, unless it has not come until this one asks in another iteration. Returns whether
     /// the worker is in.
     #[inline]
     pub fn enter(&mut self, lane: CopyLane, lanes: &CopyLanes, worker: usize) -> bool {
-        if lane.0 & (self.own | self.refused) == 0 {
+        if lane.set() & (self.own | self.refused) == 0 {
             let is_in = lanes.enter(lane, worker);
-            *(if is_in { &mut self.own } else { &mut self.refused }) |= lane.0;
+            *(if is_in { &mut self.own } else { &mut self.refused }) |= lane.set();
         }
-        lane.0 & self.own != 0
+        lane.set() & self.own != 0
     }
 
     /// Whether the worker may not enter this lane.
     pub fn refuse(&self, lane: CopyLane) -> bool {
-        lane.0 & self.refused != 0
+        lane.set() & self.refused != 0
     }
 }
 
@@ -95,7 +104,7 @@ impl CopyLanes {
     /// Takes a worker out of its lanes, at the end of an iteration of its loop.
     #[inline]
     pub fn leave(&self, turn: &TurnLanes) {
-        let mut own = turn.own & !CopyLane::SHORT.0;
+        let mut own = turn.own & !CopyLane::SHORT.set();
         while own != 0 {
             self.0[own.trailing_zeros() as usize].fetch_and(!0xffff, Ordering::Relaxed);
             own &= own - 1;
