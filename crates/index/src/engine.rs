@@ -37,8 +37,15 @@ pub trait Store: Send + Sync + Sized + 'static {
     fn seed(&self) -> &HashSeed;
 
     /// Sums over all workers. Each number is exact by itself, but they are read one after another,
-    /// not at one instant.
+    /// not at one instant. What only a sample of buckets shows is left zero.
     fn statistics(&self) -> Statistics;
+
+    /// Looks at some thousands of buckets for [`Statistics::length_histogram`] and
+    /// [`Statistics::hot_heads`]. Apart from the rest, as each bucket may be a cache miss and a
+    /// lock: clients may ask for the rest as often as they like.
+    fn sample_buckets(&self, statistics: &mut Statistics) {
+        let _ = statistics;
+    }
 
     /// Changes the memory limit, in bytes. Items above a lower limit are evicted over time.
     fn set_memory_limit(&self, bytes: usize);

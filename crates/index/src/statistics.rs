@@ -2,7 +2,7 @@
 
 use crate::Eviction;
 
-/// A snapshot of an engine's counters.
+/// A snapshot of an engine's counters, and of a sample of its buckets.
 ///
 /// ```
 /// # let map: amalgam_index::Map = amalgam_index::MapBuilder::new().open()?;

@@ -221,6 +221,10 @@ impl Store for Gateway {
         self.engines.statistics()
     }
 
+    fn sample_buckets(&self, statistics: &mut Statistics) {
+        self.engines.sample_buckets(statistics);
+    }
+
     fn set_memory_limit(&self, bytes: usize) {
         self.engines.set_memory_limit(bytes);
     }

@@ -46,6 +46,9 @@ pub trait NodeEngines: Send + Sync + fmt::Debug {
     /// Statistics of the items.
     fn statistics(&self) -> Statistics;
 
+    /// As [`Store::sample_buckets`], of the items.
+    fn sample_buckets(&self, statistics: &mut Statistics);
+
     /// Changes the memory of the items, in bytes.
     fn set_memory_limit(&self, bytes: usize);
 
@@ -222,6 +225,10 @@ impl<E: Engine> NodeEngines for Engines<E> {
 
     fn statistics(&self) -> Statistics {
         self.items.statistics()
+    }
+
+    fn sample_buckets(&self, statistics: &mut Statistics) {
+        self.items.sample_buckets(statistics);
     }
 
     fn set_memory_limit(&self, bytes: usize) {

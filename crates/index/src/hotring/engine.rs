@@ -145,6 +145,10 @@ impl<S: Strategy> Store for HotRing<S> {
         statistics
     }
 
+    fn sample_buckets(&self, statistics: &mut Statistics) {
+        self.growth.last_sample.fill(statistics);
+    }
+
     fn set_memory_limit(&self, bytes: usize) {
         self.memory.set_limit(bytes);
     }

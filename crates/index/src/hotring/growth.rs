@@ -85,7 +85,6 @@ impl Growth {
         statistics.memory.index = self.table_bytes.load(Ordering::Relaxed) * tables;
         statistics.expansions = self.finished.load(Ordering::Relaxed);
         statistics.is_expanding = is_under_way;
-        self.last_sample.fill(statistics);
     }
 
     /// Records a pair of rehash items of `bytes` bytes.

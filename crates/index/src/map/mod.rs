@@ -167,7 +167,10 @@ impl<E: Engine> Map<E> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn statistics(&self) -> Statistics {
-        self.owner.shared.index.statistics()
+        let index = &self.owner.shared.index;
+        let mut statistics = index.statistics();
+        index.sample_buckets(&mut statistics);
+        statistics
     }
 
     /// Changes the bound of memory in bytes, up to four times that at opening. After a reduction

@@ -34,6 +34,10 @@ impl<const SLOTS: usize, V: Variant> Store for Memc3Engine<SLOTS, V> {
         self.items.statistics()
     }
 
+    fn sample_buckets(&self, statistics: &mut Statistics) {
+        self.items.sample_buckets(statistics);
+    }
+
     fn set_memory_limit(&self, bytes: usize) {
         self.items.memory.set_limit(bytes);
     }

@@ -257,23 +257,32 @@ impl<const SLOTS: usize> ItemTable<SLOTS> {
 
     pub(super) fn statistics(&self) -> Statistics {
         let mut statistics = self.memory.index_statistics();
+        self.with_layers(|root| {
+            let mut layer = Some(root);
+            while let Some(present) = layer {
+                statistics.buckets += present.table.len() as u64;
+                statistics.slots = present.table.slots() as u64;
+                statistics.memory.index += present.table.bytes() as u64;
+                layer = present.next();
+            }
+            statistics.is_expanding = root.next().is_some();
+        });
+        statistics.expansions = self.expansions.load(Ordering::Relaxed);
+        statistics.memory.index += self.cuckoo.stripe_bytes() as u64;
+        statistics
+    }
+
+    pub(super) fn sample_buckets(&self, statistics: &mut Statistics) {
+        self.with_layers(|root| statistics.length_histogram = histogram(root));
+    }
+
+    /// Looks at the chain of layers, of which none is dropped meanwhile.
+    fn with_layers(&self, look: impl FnOnce(&Layer<SLOTS>)) {
         let retired = self.lock_retired();
         // SAFETY: no layer is dropped while `retired` is locked: one that leaves the chain goes
         // there first.
-        let view = unsafe { self.cuckoo.view() };
-        let mut layer = Some(view.root);
-        while let Some(present) = layer {
-            statistics.buckets += present.table.len() as u64;
-            statistics.slots = present.table.slots() as u64;
-            statistics.memory.index += present.table.bytes() as u64;
-            layer = present.next();
-        }
-        statistics.is_expanding = view.root.next().is_some();
-        statistics.expansions = self.expansions.load(Ordering::Relaxed);
-        statistics.memory.index += self.cuckoo.stripe_bytes() as u64;
-        statistics.length_histogram = histogram(view.root);
+        look(unsafe { self.cuckoo.view() }.root);
         drop(retired);
-        statistics
     }
 }
 

@@ -77,12 +77,17 @@ impl<L: Locking> Store for MercuryEngine<L> {
             statistics.slots = pair.next.unwrap_or(pair.current).count() as u64;
             statistics.buckets =
                 (pair.current.count() + pair.next.map_or(0, Buckets::count)) as u64;
-            statistics.length_histogram = self.lengths(pair.next.unwrap_or(pair.current));
         });
         statistics.expansions = self.expander.finished();
         statistics.is_expanding = self.expander.is_running();
         statistics.longest_pause_ns = self.expander.longest_pause_ns();
         statistics
+    }
+
+    fn sample_buckets(&self, statistics: &mut Statistics) {
+        self.expander.with_tables(&self.tables, |pair| {
+            statistics.length_histogram = self.lengths(pair.next.unwrap_or(pair.current));
+        });
     }
 
     fn set_memory_limit(&self, bytes: usize) {

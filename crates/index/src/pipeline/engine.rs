@@ -32,6 +32,10 @@ impl<const SLOTS: usize> crate::Store for PipelineEngine<SLOTS> {
         self.0.statistics()
     }
 
+    fn sample_buckets(&self, statistics: &mut Statistics) {
+        self.0.sample_buckets(statistics);
+    }
+
     fn set_memory_limit(&self, bytes: usize) {
         self.0.memory.set_limit(bytes);
     }

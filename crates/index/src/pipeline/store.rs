@@ -125,11 +125,14 @@ impl<const SLOTS: usize> Store<SLOTS> {
         statistics.slots = (self.slots.len() * SLOTS) as u64;
         statistics.memory.index = self.slots.bytes() as u64;
         statistics.out_of_memory += self.refused.load(Ordering::Relaxed);
+        statistics
+    }
+
+    pub(super) fn sample_buckets(&self, statistics: &mut Statistics) {
         statistics.length_histogram = vec![0; SLOTS + 1];
         for index in (0..self.slots.len()).step_by(self.slots.len().div_ceil(SAMPLE_BUCKETS)) {
             let taken = (0..SLOTS).filter(|slot| !self.slots.locator(index, *slot).is_free());
             statistics.length_histogram[taken.count()] += 1;
         }
-        statistics
     }
 }

@@ -63,6 +63,8 @@ impl Snapshot {
         let (user, system) = cpu_seconds();
         let mut durations = <[Histogram; COMMANDS.len()]>::default();
         state.latencies.iter().for_each(|worker| worker.add_to(&mut durations));
+        let mut index = state.index.statistics();
+        state.index.sample_buckets(&mut index);
         Self {
             engine: S::NAME,
             uptime_seconds,
@@ -81,7 +83,7 @@ impl Snapshot {
             is_accepting: state.accept_gate.is_open(),
             memory_limit_bytes: state.memory_limit(),
             buffer_bytes: state.buffers.total_bytes(),
-            index: state.index.statistics(),
+            index,
             miss_curve: state.miss_curve.as_ref().map(MissCurve::estimate),
             durations,
         }
