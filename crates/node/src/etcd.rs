@@ -296,6 +296,14 @@ impl Etcd {
         lease.map(str::to_owned).ok_or_else(|| unreadable("the answer to a grant has no lease"))
     }
 
+    /// Ends a lease, if it has not ended.
+    fn revoke(&self, lease: &str) -> Result<(), MembershipError> {
+        match self.call("/v3/lease/revoke", &json!({ "ID": lease })) {
+            Err(MembershipError::Unreachable(why)) if why.contains("lease not found") => Ok(()),
+            answer => answer.map(drop),
+        }
+    }
+
     /// Writes the state of a cluster that this etcd does not hold.
     ///
     /// # Errors
@@ -371,9 +379,9 @@ impl Membership for Etcd {
     fn leave(&self, peer: Peer) -> Result<(), MembershipError> {
         let left = self.change(|state| state.coordinator.leave(peer));
         // Even if its metadata is needed: it answers nothing more, and its name is free at once.
-        if let Some(lease) = self.lease_of(peer) {
-            self.call("/v3/lease/revoke", &json!({ "ID": lease }))?;
-        }
+        // The key of one that was voted out is bound to another lease than its own.
+        self.call("/v3/kv/deleterange", &json!({ "key": self.lease_key(peer) }))?;
+        self.lease_of(peer).map_or(Ok(()), |lease| self.revoke(&lease))?;
         left
     }
 

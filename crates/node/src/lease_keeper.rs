@@ -127,12 +127,12 @@ pub fn keep_lease(
         });
         if let Err(reason) = is_kept {
             log::error!(target: FINAL_TARGET, node = me.node.get(); "{reason}: the node stops");
-            state.set_deadline_ms(0);
-            match reason {
-                LEASE_ENDED => state.stop_without_lease(),
-                _ => state.stop(),
+            if reason == LEASE_ENDED {
+                state.stop_without_lease();
+                break;
             }
-            return;
+            state.set_deadline_ms(0);
+            return state.stop();
         }
         if waiting.is_empty() {
             match proposals.recv_timeout(poll) {
@@ -148,7 +148,8 @@ pub fn keep_lease(
 }
 
 /// Leaves the cluster once the event loop has ended. If it does not end, the lease will; one that
-/// is over needs no end, and its coordinator may be one that does not answer.
+/// is over needs no end, and its coordinator may be one that does not answer. A member that was
+/// voted out leaves too: others need not wait until it cannot have a lease any more.
 fn leave(state: &NodeState, membership: &dyn Membership, me: Peer) {
     let until_ms = state.deadline_ms();
     // The gateway turns its clients away.
@@ -162,7 +163,10 @@ fn leave(state: &NodeState, membership: &dyn Membership, me: Peer) {
         }
         std::thread::sleep(END_PAUSE);
     }
-    if let Err(error) = membership.leave(me) {
+    let left = membership.leave(me);
+    if let Err(error) = left
+        && error != MembershipError::Refused(CoordinatorError::NoMember)
+    {
         log::info!(error:%; "the node could not leave the cluster; its lease will end");
     }
 }
@@ -442,6 +446,31 @@ mod tests {
         state.set_loop_ended();
         leave(&state, &membership, me);
         assert!(membership.snapshot().expect("it is here").view.has(me), "its lease ends");
+    }
+
+    #[test]
+    fn a_node_that_was_voted_out_leaves_once_it_has_stopped() {
+        let (membership, me, state) = member(60_000);
+        let join = |name| membership.join(name, "host:1", "").expect("there is room").peer;
+        let others = ["two", "three"].map(join);
+        state.beat(boot_ms());
+        state.set_deadline_ms(boot_ms() + 60_000);
+        for voter in others {
+            membership.propose(&Proposal::VoteOut { voter, member: me }).expect("a member");
+        }
+        let (_sender, proposals) = std::sync::mpsc::channel();
+        let is_member = || membership.snapshot().expect("it is here").view.has(me);
+        let (state, membership) = (&state, &membership);
+        std::thread::scope(|scope| {
+            let keeper = scope.spawn(move || keep_lease(state, membership, me, &proposals, None));
+            while state.deadline_ms() > 0 {
+                std::thread::sleep(END_PAUSE);
+            }
+            assert!(state.has_lost_lease() && is_member(), "its loop may still answer");
+            state.set_loop_ended();
+            keeper.join().expect("it ends");
+        });
+        assert!(!is_member(), "others wait for its lease");
     }
 
     #[test]

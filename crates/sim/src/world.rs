@@ -405,8 +405,10 @@ impl<P: NodeProcess> World<P> {
         if now_ms >= node.keep_alive_ms && !is_away && !is_stuck {
             node.keep_alive_ms = now_ms + LEASE_MS / 6;
             if self.coordinator.keep_alive(peer, now_ms).is_err() {
-                // Its lease ended, so it must restart.
-                return self.restart(peer);
+                // Its lease ended, so it must restart. Once it has stopped it says so, if it may.
+                self.restart(peer);
+                let _ = self.coordinator.leave(peer);
+                return;
             }
             // Subtract what clocks may differ in rate.
             node.deadline_ms = now_ms + LEASE_MS;

@@ -204,7 +204,7 @@ pub struct OverlaySettings {
     /// Time without renewal after which a member is removed.
     pub lease_ms: u64,
     /// Time without an answer after which a super peer votes against a member; a lease at least.
-    /// It is longer than the event loop of a sound node may take for one turn.
+    /// On a busy machine one turn of a sound node's event loop may take seconds.
     pub silence_ms: u64,
     /// Queued edits of one creator at most; more are dropped, and their requesters repeat them.
     pub queue_max: usize,
@@ -222,7 +222,7 @@ impl Default for OverlaySettings {
             compare_ms: 1_000,
             announce_ms: 1_000,
             lease_ms: 3_000,
-            silence_ms: 15_000,
+            silence_ms: 5_000,
             queue_max: 4_096,
             begins_empty: false,
         }

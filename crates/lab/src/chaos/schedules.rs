@@ -10,6 +10,10 @@ use crate::chaos::systems::Cluster;
 /// How long a fault lasts: longer than a lease and what follows its end.
 const FAULT: Duration = Duration::from_secs(8);
 
+/// How long members are cut off from each other while etcd hears them all: longer than it takes
+/// any of the systems to give up a member that only others cannot reach.
+const CUT: Duration = Duration::from_secs(16);
+
 /// How long a disk hangs: our nodes give up their leases after 10 s of that.
 const HANGING: Duration = Duration::from_secs(16);
 
@@ -65,11 +69,11 @@ pub const SCHEDULES: &[Schedule] = &[
     schedule("cut-etcd", true, one, |cluster| {
         cut(cluster.host(1), ETCD_HOST)?;
         cut(ETCD_HOST, cluster.host(1))?;
-        wait_and_heal()
+        wait_and_heal(FAULT)
     }),
     schedule("cut-etcd-one-way", true, one, |cluster| {
         cut(ETCD_HOST, cluster.host(1))?;
-        wait_and_heal()
+        wait_and_heal(FAULT)
     }),
     schedule(DISK_HUNG, false, one, |cluster| {
         cluster.disk(1).suspend(true)?;
@@ -132,11 +136,11 @@ fn cut_off(cluster: &Cluster, both_ways: bool) -> anyhow::Result<()> {
             cut(cluster.host(place), cluster.host(1))?;
         }
     }
-    wait_and_heal()
+    wait_and_heal(CUT)
 }
 
-fn wait_and_heal() -> anyhow::Result<()> {
-    std::thread::sleep(FAULT);
+fn wait_and_heal(cut: Duration) -> anyhow::Result<()> {
+    std::thread::sleep(cut);
     heal();
     Ok(())
 }

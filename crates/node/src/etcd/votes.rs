@@ -9,8 +9,9 @@
 //!
 //! Invariants of this module:
 //! 1. The key of a member that was voted out is gone only after a full lease from the moment at
-//!    which its lease was revoked, so after the node itself has stopped serving. Each step may be
-//!    repeated, by any node, and one that is left undone by a node that died is done by another.
+//!    which its lease was revoked, or when the node itself deletes it, so after the node has
+//!    stopped serving. Each step may be repeated, by any node, and one that is left undone by a
+//!    node that died is done by another.
 //! 2. At most one member is marked in [`VOTE_OUT_LEASES`] leases: the transaction compares that
 //!    the key `voted-out`, which lives that long, does not exist.
 //! 3. To releases that know nothing of votes, the member has a lease until its key is gone.
@@ -168,11 +169,7 @@ impl Etcd {
     pub(super) fn end_marked(&self, keys: &VoteKeys) -> Result<(), MembershipError> {
         for marked in &keys.leases {
             let Some((lease, seconds)) = marked_lease(&marked.value) else { continue };
-            match self.call("/v3/lease/revoke", &json!({ "ID": lease })) {
-                // Another node was faster.
-                Err(MembershipError::Unreachable(why)) if why.contains("lease not found") => {}
-                answer => drop(answer?),
-            }
+            self.revoke(lease)?;
             // From now on no renewal succeeds, so the member answers for a full lease at most.
             let fence = self.grant(seconds)?;
             let key = self.key(&format!("alive/{}", marked.member));

@@ -159,6 +159,32 @@ fn a_member_that_a_majority_votes_out_keeps_its_place_until_its_lease_has_ended(
 }
 
 #[test]
+fn a_member_that_was_voted_out_and_has_stopped_frees_its_place_and_name() {
+    let Some(process) = EtcdProcess::start() else {
+        eprintln!("skipped: there is no etcd (Debian: etcd-server)");
+        return;
+    };
+    let members = ["a", "b", "c"].map(|name| join(&process.endpoint, name));
+    let [(a, first), (b, second), (c, third)] = &members;
+    let gone = Err(MembershipError::Refused(CoordinatorError::NoMember));
+    // A vote counts for five seconds, in which two may not arrive on a busy machine.
+    let begin = Instant::now();
+    while c.keep_alive(*third) != gone {
+        assert!(begin.elapsed().as_secs() < 60, "it is not voted out");
+        for (membership, voter) in [(a, first), (b, second)] {
+            membership.keep_alive(*voter).expect("its lease is renewed");
+            let vote = Proposal::VoteOut { voter: *voter, member: *third };
+            membership.propose(&vote).expect("it is counted");
+        }
+        // The first node that reads the mark ends the lease.
+        a.snapshot().expect("it answers");
+    }
+    c.leave(*third).expect("it has stopped");
+    assert!(!a.snapshot().expect("it answers").view.has(*third));
+    assert_eq!(c.join("c", "10.0.0.1:7911", "").map(|joined| joined.peer.incarnation), Ok(2));
+}
+
+#[test]
 fn a_member_whose_lease_has_ended_goes_on_unless_it_was_removed() {
     let Some(process) = EtcdProcess::start() else {
         eprintln!("skipped: there is no etcd (Debian: etcd-server)");
