@@ -146,7 +146,8 @@ impl<S: ChunkStore> Node<S> {
     }
 
     /// Makes this node a backup that stores replicas in `replica_store`.
-    pub fn set_vault(&mut self, replica_store: ReplicaStore) {
+    pub fn set_vault(&mut self, mut replica_store: ReplicaStore) {
+        replica_store.set_forgets(self.chunks.evicts());
         self.replica_store = Some(replica_store);
     }
 
@@ -161,7 +162,7 @@ impl<S: ChunkStore> Node<S> {
     ) {
         self.super_peer.resume(recovered.since, &recovered.metadata, on_record);
         self.has_metadata_log = true;
-        self.replica_store = Some(replica_store);
+        self.set_vault(replica_store);
     }
 
     /// The replicas of other nodes' chunks that this node stores.

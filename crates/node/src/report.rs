@@ -19,6 +19,8 @@ pub struct NodeReport {
     pub failovers: (usize, usize),
     /// What its backups have not acknowledged.
     pub backlogs: Vec<Backlog>,
+    /// Items that the node, as a backup of a cache, has forgotten since its log was full.
+    pub forgotten: u64,
     /// How long the nodes that it probes take to answer.
     pub round_trips: Vec<(Peer, Duration)>,
 }
@@ -111,6 +113,12 @@ impl NodeReport {
                 "amalgam_cluster_kept_replicas",
                 "Chunks and items of other nodes that the node keeps as a backup.",
                 status.kept,
+            ),
+            (
+                "amalgam_cluster_forgotten_items_total",
+                "Items of other nodes that the node, as a backup, has forgotten as its log was \
+                 full: they are missing if their owner dies.",
+                self.forgotten,
             ),
             (
                 "amalgam_cluster_hot_moves_total",

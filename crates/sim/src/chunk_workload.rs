@@ -37,6 +37,9 @@ pub(crate) const COPIES: ReplicationSettings = ReplicationSettings {
     copy_sets: 0,
 };
 
+/// Segments of a log that is too small for what its node is a backup of.
+const FULL_LOG_SEGMENTS: u32 = 8;
+
 /// Opens the replica store of a node, in segments of `segment_bytes`, with what its earlier
 /// incarnations left there.
 pub(crate) fn open_replica_store(
@@ -47,7 +50,8 @@ pub(crate) fn open_replica_store(
     let disk = observed.disks.entry(peer.node).or_default().clone();
     let is_synced = observed.is_synced && observed.mutant != Mutant::AcknowledgesBeforeSync;
     let durability = if is_synced { Durability::Synced } else { Durability::Buffered };
-    let settings = LogSettings { segment_bytes, segments_max: 400, durability };
+    let segments_max = if observed.has_full_logs { FULL_LOG_SEGMENTS } else { 400 };
+    let settings = LogSettings { segment_bytes, segments_max, durability };
     let identity = (1, peer, disk.power_losses);
     let (replica_store, mut recovered) =
         ReplicaStore::resume(disk.storage(), identity, settings).expect("it is this cluster's");

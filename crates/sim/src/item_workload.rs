@@ -30,6 +30,8 @@ use crate::random::Random;
 const KEYS: u64 = 60;
 /// Nodes claim one partition of 63: with all 4,095, most of a run is about those without keys.
 const PARTITION_STEP: u16 = 63;
+/// The most bytes of an item where logs are to become full.
+const LONG_VALUE_BYTES: u64 = 16 << 10;
 /// Time between two ticks that is a pause.
 const PAUSE_MS: u64 = 100;
 /// Operations of a client in flight at most.
@@ -156,9 +158,12 @@ fn head(mode: StoreMode) -> StoreHead {
 }
 
 fn number_in(answer: &ItemAnswer) -> u64 {
-    let value = answer.item.as_ref().map(|item| item.value.clone());
-    let text = String::from_utf8(value.unwrap_or_default()).unwrap_or_default();
-    text.trim().parse().unwrap_or(u64::MAX)
+    answer.item.as_ref().map_or(u64::MAX, |item| number_of(&item.value))
+}
+
+/// The number that a value begins with.
+fn number_of(value: &[u8]) -> u64 {
+    String::from_utf8_lossy(value).trim().parse().unwrap_or(u64::MAX)
 }
 
 /// The value that stands for a deletion that began at this time; nobody reads it.
@@ -289,7 +294,11 @@ impl<const REPLICATED: bool> WorkloadNode<ItemWorkload<REPLICATED>> {
                 let node = u64::from(self.peer.node.get());
                 let value = node << 48 | incarnation << 36 | self.workload.next_value;
                 observed.history.write_begins(id, value, began_ms);
-                ItemVerb::Store(head(StoreMode::Set), value.to_string().into_bytes())
+                let mut text = value.to_string().into_bytes();
+                if observed.has_full_logs {
+                    text.resize(text.len() + random.below(LONG_VALUE_BYTES) as usize, b' ');
+                }
+                ItemVerb::Store(head(StoreMode::Set), text)
             }
         };
         self.start(action(key, verb), is_direct, observed, random, now_ms, out);
@@ -342,8 +351,7 @@ fn observe_register(
         Err(ChunkError::NoChunk) => None,
         Err(ChunkError::Unavailable) => {
             if let ItemVerb::Store(_, value) = &op.verb {
-                let value = String::from_utf8_lossy(value).parse().unwrap_or(u64::MAX);
-                history.write_refused(value);
+                history.write_refused(number_of(value));
             }
             return;
         }
@@ -356,8 +364,7 @@ fn observe_register(
             known_ms.entry(op.key.clone()).or_insert(now_ms);
         }
         (ItemVerb::Store(_, value), Some((Outcome::Stored(_), _))) => {
-            let value = String::from_utf8_lossy(value).parse().unwrap_or(u64::MAX);
-            history.write_ends(id, value, now_ms);
+            history.write_ends(id, number_of(value), now_ms);
             known_ms.entry(op.key.clone()).or_insert(now_ms);
         }
         (ItemVerb::Delete(_), Some((Outcome::Deleted, _))) => {

@@ -64,6 +64,8 @@ pub enum Mutant {
     DeletesOnlyWhatIsThere,
     /// Backups keep items that were removed.
     KeepsRemovedItems,
+    /// A backup whose log is full acknowledges the new value of an item and keeps the old one.
+    KeepsOldValuesWhenFull,
     /// The replies that clients got do not move along with their chunks.
     ForgetsRepliesInMoves,
     /// Backups do not store the replies that owners gave.
@@ -236,6 +238,9 @@ fn mutate_replication(
         (Mutant::SilentHolders, ReplicationMessage::Fetch { .. }) => None,
         (Mutant::KeepsRemovedItems, _) if is_append => changed(message, |list| {
             without(list, |mutation| matches!(mutation, Mutation::RemoveItem(_)));
+        }),
+        (Mutant::KeepsOldValuesWhenFull, _) if is_append => changed(message, |list| {
+            without(list, |mutation| matches!(mutation, Mutation::PutItem(..)));
         }),
         (Mutant::UnreplicatedLocks, _) if is_append => changed(message, |list| {
             without(list, |mutation| matches!(mutation, Mutation::PutLock(..)));

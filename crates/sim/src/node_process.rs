@@ -41,6 +41,11 @@ pub trait NodeProcess: Sized {
         false
     }
 
+    /// Whether it forgot items of which it is a backup.
+    fn has_forgotten(&self) -> bool {
+        false
+    }
+
     /// Its lease was renewed.
     fn set_deadline(&mut self, deadline_ms: u64);
 
@@ -143,6 +148,8 @@ pub struct WorkloadNode<W: Workload> {
     pub(crate) in_flight: BTreeMap<u64, (Action, u64)>,
     pub(crate) workload: W,
     true_ms: u64,
+    /// Items that it had forgotten at its last tick.
+    forgotten: u64,
 }
 
 impl<W: Workload> WorkloadNode<W> {
@@ -223,7 +230,8 @@ impl<W: Workload> NodeProcess for WorkloadNode<W> {
         if !observed.scale.racks.is_empty() {
             node.set_racks(observed.scale.racks.clone());
         }
-        Self { peer, node, in_flight: BTreeMap::new(), workload, true_ms: observed.true_ms }
+        let (in_flight, true_ms, forgotten) = (BTreeMap::new(), observed.true_ms, 0);
+        Self { peer, node, in_flight, workload, true_ms, forgotten }
     }
 
     fn super_peer(&self) -> &SuperPeer {
@@ -236,6 +244,10 @@ impl<W: Workload> NodeProcess for WorkloadNode<W> {
 
     fn is_recovering(&self) -> bool {
         self.node.chunks().failovers() > 0
+    }
+
+    fn has_forgotten(&self) -> bool {
+        self.node.replica_store().is_some_and(|replica_store| replica_store.forgotten() > 0)
     }
 
     fn set_deadline(&mut self, deadline_ms: u64) {
@@ -270,6 +282,11 @@ impl<W: Workload> NodeProcess for WorkloadNode<W> {
         self.true_ms = observed.true_ms;
         self.node.on_tick(now_ms, out);
         self.observe(observed, out);
+        let forgotten = self.node.replica_store().map_or(0, ReplicaStore::forgotten);
+        if forgotten > self.forgotten {
+            let more = forgotten - std::mem::replace(&mut self.forgotten, forgotten);
+            observed.coverage.record_times("an item forgotten by a backup", more);
+        }
         if observed.mutant == Mutant::RepeatsUnanswered {
             self.repeat_unanswered(now_ms, out);
         }

@@ -38,6 +38,8 @@ pub struct Observations {
     pub has_contended_locks: bool,
     /// Whether nodes evict items, as a cache does.
     pub evicts: bool,
+    /// Whether nodes' logs are small, and items long.
+    pub has_full_logs: bool,
     /// The history of named items.
     pub items: ItemHistory,
     /// The state of large clusters.

@@ -99,6 +99,7 @@ impl Run {
             World::new(seed, scenario.nodes, scenario.faults(), mutant);
         world.spares_last_holder = true;
         world.observed.evicts = scenario.cache;
+        world.observed.has_full_logs = scenario.full_logs;
         world.run(scenario.seconds * 1_000);
         world.settle();
         world.read_items();

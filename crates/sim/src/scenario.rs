@@ -37,6 +37,9 @@ pub struct Scenario {
     /// Whether nodes of the item workload evict items, as a cache does. Clients then only set, read
     /// and delete keys.
     pub cache: bool,
+    /// Whether the logs of a cache's nodes are so small, and its items so long, that backups forget
+    /// items.
+    pub full_logs: bool,
     /// Whether clients of the chunk workload also compete for the locks of a few chunks, with
     /// leases of seconds.
     pub locks: bool,
@@ -63,6 +66,7 @@ impl Default for Scenario {
             one_way,
             items: false,
             cache: false,
+            full_logs: false,
             locks: false,
         }
     }

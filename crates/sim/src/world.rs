@@ -369,6 +369,8 @@ impl<P: NodeProcess> World<P> {
             self.observed.coverage.record("a stall between reading the clock and replying");
         }
         node.paused_until_ms = node.paused_until_ms.max(true_ms + stall_ms);
+        let applies = mutant != Mutant::KeepsOldValuesWhenFull || node.process.has_forgotten();
+        let mutant = if applies { mutant } else { Mutant::None };
         let packet = mutate(mutant, packet, &mut out, (from, to));
         let Some(packet) = packet else { return self.execute(to, out) };
         match &packet {

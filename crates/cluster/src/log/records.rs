@@ -490,6 +490,20 @@ impl<S: Storage> Log<S> {
         others.min_by_key(|(_, segment)| segment.live_bytes).map(|(number, _)| *number)
     }
 
+    /// The segment with the oldest records, if segments run short and cleaning would free little:
+    /// even the emptiest has more than three quarters live bytes. `is_futile` stands for the
+    /// latter where the caller knows better.
+    pub fn oldest_if_dense(&self, is_futile: bool) -> Option<u32> {
+        let newest = self.newest();
+        let closed = || self.segments.iter().filter(|(_, segment)| segment.sequence != newest);
+        let dense_bytes = u64::from(self.settings.segment_bytes) * 3 / 4;
+        let is_dense = || closed().all(|(_, segment)| u64::from(segment.live_bytes) > dense_bytes);
+        if !self.is_short() || !(is_futile || is_dense()) {
+            return None;
+        }
+        closed().min_by_key(|(_, segment)| segment.sequence).map(|(number, _)| *number)
+    }
+
     /// Asks for about N bytes of a closed segment from `from` on ([`SEGMENT_BEGIN`] at first), to
     /// clean them; none if the segment is not in use.
     pub fn load_to_clean(&mut self, number: u32, (from, bytes): (u32, u32)) -> Option<LoadedPart> {

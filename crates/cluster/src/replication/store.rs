@@ -25,6 +25,7 @@ use crate::log::{
 use crate::overlay::{MetadataRecord, Peer};
 
 mod fetch;
+mod forgetting;
 mod futile_cleaning;
 mod metadata;
 mod owner_change;
@@ -86,6 +87,8 @@ struct Cleaning {
     from: u32,
     bytes: u32,
     part: LoadedPart,
+    /// Whether its items are forgotten rather than kept ([`mod@forgetting`]).
+    forgets: bool,
 }
 
 /// The append function to use: [`Log::append`] or [`Log::append_reserved`].
@@ -135,6 +138,9 @@ pub struct ReplicaStore {
     cleaning_debt_bytes: u32,
     clean_bytes: u32,
     futile_cleaning: FutileCleaning,
+    /// Whether a full log forgets items, and how many it has forgotten.
+    forgets: bool,
+    forgotten: u64,
     /// Buffer for the record that is being encoded.
     record: Vec<u8>,
 }
@@ -186,6 +192,8 @@ impl ReplicaStore {
             cleaning_debt_bytes: 0,
             clean_bytes: (segment_bytes / CLEAN_PARTS).max(CLEAN_BYTES_MIN),
             futile_cleaning: FutileCleaning::default(),
+            forgets: false,
+            forgotten: 0,
             record: Vec::new(),
         }
     }
@@ -572,11 +580,9 @@ impl ReplicaStore {
             let cleaning = match self.cleaning.take() {
                 Some(cleaning) => cleaning,
                 None => {
-                    let Some(victim) = self.log.victim() else { break };
-                    let Some(cleaning) = self.begin_part(victim, SEGMENT_BEGIN, self.clean_bytes)
-                    else {
-                        break;
-                    };
+                    let Some((victim, forgets)) = self.next_to_clean() else { break };
+                    let begin = (SEGMENT_BEGIN, self.clean_bytes);
+                    let Some(cleaning) = self.begin_part(victim, begin, forgets) else { break };
                     cleaning
                 }
             };
@@ -584,14 +590,14 @@ impl ReplicaStore {
                 self.cleaning = Some(cleaning);
                 return Ok(());
             }
-            let Cleaning { segment, from, bytes, part } = cleaning;
-            let next = self.clean_part(segment, &part)?;
+            let Cleaning { segment, from, bytes, part, forgets } = cleaning;
+            let next = self.clean_part(segment, &part, forgets)?;
             self.cleaning_debt_bytes = self.cleaning_debt_bytes.saturating_sub(bytes);
             match next {
                 Some(next) => {
                     let more =
                         if next == from { bytes.saturating_mul(2) } else { self.clean_bytes };
-                    self.cleaning = self.begin_part(segment, next, more);
+                    self.cleaning = self.begin_part(segment, (next, more), forgets);
                 }
                 None => {
                     self.log.retire(segment)?;
@@ -606,16 +612,26 @@ impl ReplicaStore {
         Ok(())
     }
 
-    fn begin_part(&mut self, segment: u32, from: u32, bytes: u32) -> Option<Cleaning> {
+    fn begin_part(
+        &mut self,
+        segment: u32,
+        (from, bytes): (u32, u32),
+        forgets: bool,
+    ) -> Option<Cleaning> {
         // Acknowledgements wait for one such read at most, unless a record is longer.
         let owed = if self.log.is_short() { u32::MAX } else { self.cleaning_debt_bytes };
         let bytes = bytes.max(owed.min(CLEAN_BYTES_MAX));
         let part = self.log.load_to_clean(segment, (from, bytes))?;
-        Some(Cleaning { segment, from, bytes, part })
+        Some(Cleaning { segment, from, bytes, part, forgets })
     }
 
     /// Cleans one part of a segment; returns where the next part begins, if there is one.
-    fn clean_part(&mut self, victim: u32, part: &LoadedPart) -> Result<Option<u32>, LogError> {
+    fn clean_part(
+        &mut self,
+        victim: u32,
+        part: &LoadedPart,
+        forgets: bool,
+    ) -> Result<Option<u32>, LogError> {
         let oldest = self.log.oldest(victim);
         let (replicas, control_records, owner_changes) =
             (&mut self.replicas, &mut self.control_records, &self.owner_changes);
@@ -624,16 +640,22 @@ impl ReplicaStore {
             others.contains(&Some(position)) || metadata_creators.contains_key(&position)
         };
         let (mut owners, mut rescued, mut renamed) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let mut forgotten = Vec::new();
         let mut is_live = |position: LogPosition, record: &[u8]| {
             let Some((owner, entry)) = entry_of(record) else { return is_noted(position) };
             let is_live = match entry.mutation.copy() {
-                Some((key, _)) => {
+                Some((key, is_removed)) => {
                     let holder = holder_of(replicas, owner_changes, owner, (key, position));
                     let kept = holder.and_then(|holder| {
                         let replica = replicas.get_mut(&holder)?;
                         replica.keeps((key, position), oldest).then_some((holder, replica.last))
                     });
+                    let is_forgotten = forgets && !is_removed && key.id.creator().is_named();
                     match kept {
+                        Some((holder, _)) if is_forgotten => {
+                            forgotten.push((holder, key));
+                            false
+                        }
                         Some((holder, last)) if holder != owner => {
                             renamed.push(RecordRewrite::new(holder, last, key, position, &entry));
                             false
@@ -689,6 +711,7 @@ impl ReplicaStore {
             }
         }
         self.rename(renamed)?;
+        self.forget_items(forgotten)?;
         // Replies that clients may ask for again stay, though the change that they answered may
         // not.
         for (owner, entry) in rescued {

@@ -1,6 +1,8 @@
-//! Tests of one backup's [`ReplicaStore`], [`mod@late`] of a medium that reads late and
-//! [`mod@owner_change`] of changes of owner; those of one owner are in [`mod@primary`].
+//! Tests of one backup's [`ReplicaStore`]: [`mod@forgetting`] of a full log in a cache,
+//! [`mod@late`] of a medium that reads late and [`mod@owner_change`] of changes of owner; those of
+//! one owner are in [`mod@primary`].
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
@@ -14,6 +16,7 @@ use crate::overlay::{
     Catalog, Change, Edit, MetadataRecord, Peer, ReplicaSet, RequestId, Term, Version,
 };
 
+mod forgetting;
 mod late;
 mod owner_change;
 mod primary;

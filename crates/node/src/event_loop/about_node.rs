@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use amalgam_cluster::chunks::ChunkStore;
 use amalgam_cluster::overlay::{Message, Peer};
+use amalgam_cluster::replication::ReplicaStore;
 use amalgam_cluster::wire::{Control, NodeStatus, OwnedRange, Packet};
 
 use super::EventLoop;
@@ -18,7 +19,8 @@ impl<S: ChunkStore> EventLoop<S> {
         let chunks = self.node.chunks();
         let backlogs = chunks.replication().backlogs();
         let round_trips = self.round_trips.all(Instant::now());
-        NodeReport { status, failovers: chunks.failover_stages(), backlogs, round_trips }
+        let forgotten = self.node.replica_store().map_or(0, ReplicaStore::forgotten);
+        NodeReport { status, failovers: chunks.failover_stages(), backlogs, forgotten, round_trips }
     }
 
     /// Starts the clock if this packet is a probe. What waits for a handshake is not measured.

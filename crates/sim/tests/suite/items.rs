@@ -117,6 +117,10 @@ fn cache() -> Scenario {
     Scenario { items: true, cache: true, seconds: 12, ..Scenario::default() }
 }
 
+fn full_cache() -> Scenario {
+    Scenario { full_logs: true, ..cache() }
+}
+
 /// Engines evict items, and nodes hear of most evictions.
 #[test]
 fn a_cache_shows_the_last_value_or_nothing() {
@@ -134,4 +138,26 @@ fn deleted_items_that_come_back_from_backups_are_noticed() {
     for mutant in [Mutant::DeletesOnlyWhatIsThere, Mutant::KeepsRemovedItems] {
         assert!(Run::seed_that_finds(&cache(), mutant).is_some(), "{mutant:?}");
     }
+}
+
+/// Backups forget what does not fit into their logs, and clients are refused nothing for it.
+#[test]
+fn a_cache_whose_backups_are_full_shows_the_last_value_or_nothing() {
+    let (mut written, mut forgotten) = (0, 0);
+    for seed in seeds(0, 20) {
+        let run = Run::execute(seed, Mutant::None, &full_cache());
+        assert_eq!(run.violations, Vec::<String>::new(), "seed {seed}");
+        written += run.acknowledged;
+        let mut counts = run.coverage.iter();
+        let count = counts.find(|(what, _)| *what == "an item forgotten by a backup");
+        forgotten += count.map_or(0, |(_, times)| times);
+    }
+    println!("{written} writes, {forgotten} items forgotten");
+    assert!(written > 20 * 100, "only {written} writes were acknowledged");
+    assert!(forgotten > 20 * 50, "only {forgotten} items were forgotten");
+}
+
+#[test]
+fn full_backups_that_hand_out_older_values_are_noticed() {
+    assert!(Run::seed_that_finds(&full_cache(), Mutant::KeepsOldValuesWhenFull).is_some());
 }

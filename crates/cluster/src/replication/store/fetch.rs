@@ -69,7 +69,7 @@ impl ReplicaStore {
 
     /// Answers the questions whose records are loaded.
     pub(super) fn answer_fetches(&mut self, out: &mut Vec<(Peer, ReplicationMessage)>) {
-        let replicas = &self.replicas;
+        let (replicas, may_have_forgotten) = (&self.replicas, self.may_have_forgotten());
         self.fetches.retain(|fetch| {
             if !fetch.loads.is_loaded() {
                 return true;
@@ -100,11 +100,13 @@ impl ReplicaStore {
                         moved.insert(key.id);
                         continue;
                     }
+                    (None, _) if may_have_forgotten && key.id.creator().is_named() => None,
                     (None, _) if !(key.is_lock() && about.contains(&key.id)) => {
                         lacking.push(*key);
                         continue;
                     }
-                    // It was removed, or the chunk was never locked.
+                    // It was removed, or the chunk was never locked. (An item that was forgotten
+                    // above may have been acknowledged, so it is not lacking.)
                     _ => None,
                 };
                 about.insert(key.id);

@@ -13,6 +13,11 @@ pub(super) struct FutileCleaning {
 }
 
 impl FutileCleaning {
+    /// Segments that were cleaned and made none free.
+    pub fn segments(&self) -> usize {
+        self.segments
+    }
+
     /// Whether since then segments were begun or freed, or as much as one was released.
     fn is_over(&self, (live_bytes, in_use): (u64, usize), segment_bytes: u64) -> bool {
         in_use != self.in_use || live_bytes + segment_bytes <= self.live_bytes

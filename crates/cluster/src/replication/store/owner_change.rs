@@ -71,6 +71,11 @@ impl OwnerChanges {
         }
     }
 
+    /// Whether none is recorded, so that each record in the log names its holder.
+    pub fn is_empty(&self) -> bool {
+        self.by_place.is_empty()
+    }
+
     fn owners(&self, source: Peer) -> impl Iterator<Item = Peer> {
         self.owners.get(&source).into_iter().flatten().copied()
     }

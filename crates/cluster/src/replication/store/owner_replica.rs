@@ -118,7 +118,7 @@ impl RecordIndex {
     }
 
     /// Removes one record.
-    fn remove(&mut self, key: &RecordKey) -> Option<StoredRecord> {
+    pub fn remove(&mut self, key: &RecordKey) -> Option<StoredRecord> {
         let number = shard_of(key);
         let shard = self.shards.get_mut(&number)?;
         let records = shard.records.remove(key)?;

@@ -11,12 +11,20 @@
 //!    be kept. They are told the item's state at that time, between the changes that this thread
 //!    makes: if the item was stored again, nothing is sent. So it costs memory at the backups at
 //!    most.
+//!
+//! Backups forget items by themselves when their logs are full, and tell nobody: the head of
+//! `replication/store/forgetting.rs` says why no older value comes back by that.
 
 use super::ChunkService;
 use crate::chunks::{ChunkStore, ItemOp, ItemVerb};
 use crate::replication::RecordKey;
 
 impl<S: ChunkStore> ChunkService<S> {
+    /// Whether the store evicts items.
+    pub fn evicts(&self) -> bool {
+        self.limits.evicts
+    }
+
     /// Whether backups may have an item that the operation, which found none, has to remove there.
     pub(super) fn may_differ_at_backups(&self, op: &ItemOp) -> bool {
         self.limits.evicts && matches!(op.verb, ItemVerb::Delete(_))
