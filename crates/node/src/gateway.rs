@@ -225,6 +225,10 @@ impl Store for Gateway {
         self.engines.sample_buckets(statistics);
     }
 
+    fn pinned_bytes(&self) -> usize {
+        self.engines.pinned_bytes()
+    }
+
     fn set_memory_limit(&self, bytes: usize) {
         self.engines.set_memory_limit(bytes);
     }

@@ -49,6 +49,11 @@ pub trait NodeEngines: Send + Sync + fmt::Debug {
     /// As [`Store::sample_buckets`], of the items.
     fn sample_buckets(&self, statistics: &mut Statistics);
 
+    /// Bytes of items' values that answers keep in memory, as [`Store::pinned_bytes`].
+    ///
+    /// [`Store::pinned_bytes`]: amalgam_index::Store::pinned_bytes
+    fn pinned_bytes(&self) -> usize;
+
     /// Changes the memory of the items, in bytes.
     fn set_memory_limit(&self, bytes: usize);
 
@@ -229,6 +234,10 @@ impl<E: Engine> NodeEngines for Engines<E> {
 
     fn sample_buckets(&self, statistics: &mut Statistics) {
         self.items.sample_buckets(statistics);
+    }
+
+    fn pinned_bytes(&self) -> usize {
+        self.items.pinned_bytes()
     }
 
     fn set_memory_limit(&self, bytes: usize) {

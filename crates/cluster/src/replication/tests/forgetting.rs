@@ -123,6 +123,38 @@ fn what_was_forgotten_is_answered_as_removed() {
     assert_eq!(fetched(false), (1, false, vec![record(2)]));
 }
 
+/// The record of a former owner may have been appended again behind that of its successor.
+#[test]
+fn no_value_of_a_former_owner_comes_back() {
+    let disk = Arc::new(Mutex::new(MemoryStorage::default()));
+    let mut replica_store = log_of(true, 8, 1, Box::new(Arc::clone(&disk)));
+    let [former, owner] = owners();
+    let mut append = |owner, first, entries: Vec<ReplicationEntry>| {
+        replica_store.on_append(owner, 1, first, entries);
+        replica_store.flush(&mut Vec::new());
+        assert_eq!(replica_store.failure(), None);
+        replica_store.forgotten()
+    };
+    let long = |version, at| put(version, at, version, 250);
+    append(former, 1, [vec![put(1, 1, 1, 60)], (2..8).map(|n| long(n, 20 + n)).collect()].concat());
+    let taken = entry(1, Mutation::ChangeOwner(former, some(0, 20)));
+    let later = (3..12).map(|n| long(n, 100 + n)).collect();
+    append(owner, 1, [vec![taken, put(2, 1, 2, 60)], later].concat());
+    // Now the first segment is worth cleaning: its first record goes behind the second owner's.
+    append(former, 8, (8..14).map(|n| put(n, 14 + n, n, 8)).collect());
+    append(owner, 12, (12..16).map(|n| long(n, 100 + n)).collect());
+    append(owner, 16, vec![entry(16, Mutation::DiscardFormer(former, some(0, 20)))]);
+    let mut values = Vec::new();
+    for version in 17..100 {
+        append(owner, version, vec![long(version, 100 + version)]);
+        let left = disk.lock().expect("one thread").clone();
+        let (items, _) = handed(&mut log_of(true, 8, 2, Box::new(left)), owner);
+        values.push(items.get(&1).copied());
+    }
+    values.dedup();
+    assert_eq!(values, [Some(2), None], "the last one, and then nothing");
+}
+
 /// Two backups of the same owners: one whose log is full again and again, and one with room for
 /// everything.
 struct Pair {
