@@ -5,6 +5,7 @@
 //! writes: it is held against a system only once somebody has read it.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::time::Duration;
 
 /// How an operation ended.
@@ -224,6 +225,22 @@ fn unavailable<'a>(events: impl Iterator<Item = &'a Event>) -> Duration {
 
 fn is_error(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Refused | Outcome::Unknown | Outcome::Failed)
+}
+
+/// The operations that failed, as CSV: seconds since the fault when the client asked, how long it
+/// waited, and so on.
+pub fn failed(trial: &Trial, events: &[Event]) -> String {
+    let mut text = String::from("asked,waited,action,key,owner,member,outcome\n");
+    for event in events.iter().filter(|event| is_error(event.outcome)) {
+        let asked = event.called.as_secs_f64() - trial.fault_at.as_secs_f64();
+        let waited = event.returned.saturating_sub(event.called).as_secs_f64();
+        let owners = trial.owners.as_ref();
+        let owner = owners.map_or_else(String::new, |owners| owners[event.key].to_string());
+        let Event { action, key, gateway, outcome, .. } = event;
+        writeln!(text, "{asked:.3},{waited:.3},{action:?},{key},{owner},{gateway},{outcome:?}")
+            .expect("a string takes it");
+    }
+    text
 }
 
 fn judge_healthy(trial: &Trial, events: &[Event], verdict: &mut Verdict) {

@@ -36,6 +36,8 @@ pub struct Client {
     members: Vec<SocketAddr>,
     /// The member that is asked next.
     pub gateway: usize,
+    /// The member that was tried last, which an error is about. After it a client goes on.
+    pub asked: usize,
     connection: Option<BufReader<TcpStream>>,
     operations: u32,
 }
@@ -50,7 +52,7 @@ impl Client {
     /// A client that begins with the member of this number.
     pub fn new(protocol: Protocol, members: &[SocketAddr], gateway: usize) -> Self {
         let (members, gateway) = (members.to_vec(), gateway % members.len());
-        Self { protocol, members, gateway, connection: None, operations: 0 }
+        Self { protocol, members, gateway, asked: gateway, connection: None, operations: 0 }
     }
 
     /// Asks this member next.
@@ -152,6 +154,7 @@ impl Client {
     }
 
     fn connect(&mut self) -> bool {
+        self.asked = self.gateway;
         if self.connection.is_none() {
             let stream = TcpStream::connect_timeout(&self.members[self.gateway], DIAL_PATIENCE);
             let prepared = stream.and_then(|stream| {
@@ -273,8 +276,9 @@ mod tests {
         let members = members(&[&["-CLUSTERDOWN The cluster is down\r\n"], &["$-1\r\n"]]);
         let mut client = Client::new(Protocol::Redis { waits: false }, &members, 0);
         assert_eq!(client.read("lonely"), Outcome::Failed);
+        assert_eq!((client.asked, client.gateway), (0, 1), "the error is the first one's");
         assert_eq!(client.read("lonely"), Outcome::Miss);
-        assert_eq!(client.gateway, 1);
+        assert_eq!(client.asked, 1);
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Load {
             Action::Read | Action::FinalRead => client.read(&name),
         };
         let returned = self.begin.elapsed();
-        Event { key, action, gateway: client.gateway, called, returned, outcome }
+        Event { key, action, gateway: client.asked, called, returned, outcome }
     }
 
     /// Reads each key until it is answered.

@@ -16,7 +16,7 @@ use amalgam_bench::UsageError;
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-use crate::chaos::checker::{Trial, Verdict, judge};
+use crate::chaos::checker::{Trial, Verdict, failed, judge};
 use crate::chaos::load::{KEYS, Load};
 use crate::chaos::schedules::{DISK_HUNG, SCHEDULES, Schedule};
 use crate::chaos::systems::{Cluster, Programs, System};
@@ -167,6 +167,7 @@ fn cell(
     });
     outcome?;
     events.extend(load.read_all());
+    std::fs::write(folder.join("failed.csv"), failed(&trial, &events))?;
     let verdict = judge(&trial, &events);
     Ok(result(&verdict))
 }
