@@ -127,13 +127,18 @@ impl<E: Engine> Clients<'_, E> {
         let guard = state.reactors[0].lock();
         let (mut charged, mut stalled) = (0, 0);
         for connection in guard.slab.values() {
-            let (bytes, pinned) = (connection.buffer_bytes(), connection.output.pinned_bytes());
+            let awaits_memory = connection.is_waiting && connection.memory_deadline > 0;
+            let bytes = match awaits_memory {
+                true => connection.waiting_charge(),
+                false => connection.buffer_bytes(),
+            };
+            let pinned = connection.output.pinned_bytes();
             assert_eq!(connection.charged_bytes, bytes, "a connection's charge is its buffers");
             assert_eq!(connection.held_bytes, bytes + pinned, "and what it holds is told");
             charged += connection.charged_bytes;
             stalled += usize::from(connection.is_stalled);
             let is_served = connection.is_queued || !connection.is_readable;
-            let waits = connection.has_unsent() || connection.paused_until > 0;
+            let waits = connection.has_unsent() || connection.paused_until > 0 || awaits_memory;
             assert!(
                 is_served || waits || !is_resting,
                 "a connection that can be read is forgotten"
@@ -179,6 +184,7 @@ mod tests {
     use amalgam_index::mercury::Mercury;
 
     use super::*;
+    use crate::connections::budget::{MEMORY_WAIT_SECONDS, TEND_INTERVAL};
 
     /// On each of several connections a line of a megabyte waits for its end; the ends arrive
     /// together.
@@ -214,6 +220,53 @@ mod tests {
             assert_eq!(rustix::io::read(end, &mut [0; 16]), Ok(5), "nothing was found");
         }
         drop(ends);
+        clients.end();
+    }
+
+    /// A client that sends a long value slowly enough keeps others' values out.
+    #[test]
+    fn a_value_that_has_waited_for_long_enough_is_refused() {
+        let settings = Settings { max_item_bytes: 4 << 20, ..Settings::default() };
+        let playground = Playground::<Mercury>::open(settings, 8 << 20);
+        let mut clients = playground.clients();
+        let begin = |clients: &mut Clients<'_, Mercury>, bytes: usize| {
+            let end = clients.connect();
+            let head = format!("set k 0 0 {bytes}\r\n{}", "v".repeat(20_000));
+            assert_eq!(rustix::io::write(&end, head.as_bytes()), Ok(head.len()));
+            end
+        };
+        let send = |clients: &mut Clients<'_, Mercury>, end: &OwnedFd, mut bytes: usize| {
+            while bytes > 0 {
+                bytes -= rustix::io::write(end, &vec![b'v'; bytes]).unwrap_or(0);
+                clients.turn();
+            }
+        };
+        let holders = [(); 2].map(|()| begin(&mut clients, 3_000_000));
+        holders.iter().for_each(|end| send(&mut clients, end, 500_000));
+        let waiter = begin(&mut clients, 1_000_000);
+        clients.rest();
+        assert!(playground.0.state().buffers.has_waiters());
+        // What has come of these is more than a client moves that is closed for being slow.
+        playground.0.state().clock.skip_ahead(MEMORY_WAIT_SECONDS);
+        std::thread::sleep(TEND_INTERVAL);
+        for end in &holders {
+            assert_eq!(rustix::io::write(end, &[b'v'; 20_000]), Ok(20_000));
+        }
+        clients.turn();
+        assert!(!playground.0.state().buffers.has_waiters());
+        let counters = playground.0.state().counters.of_worker(0);
+        while counters.read_buf_oom.get() == 0 {
+            clients.turn();
+        }
+        // The rest is skipped, and then answered.
+        send(&mut clients, &waiter, 1_000_000 - 20_000);
+        clients.rest();
+        assert_eq!(rustix::io::write(&waiter, b"\r\n"), Ok(2));
+        clients.rest();
+        let mut answer = [0; 64];
+        let count = rustix::io::read(&waiter, &mut answer).expect("an answer");
+        assert_eq!(&answer[..count], b"SERVER_ERROR out of memory storing object\r\n");
+        drop((holders, waiter));
         clients.end();
     }
 

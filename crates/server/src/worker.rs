@@ -12,7 +12,8 @@
 //!    one incomplete request and one output, and as much again of late answers.
 //! 3. The time of a batch is sampled after its requests were received.
 //! 4. A connection whose request waits for an answer of the store ([`amalgam_index::LateAnswers`]),
-//!    or until the store has room for it, is not served; it goes on when that is there.
+//!    or until the store has room for it, is not served; it goes on when that is there. So does one
+//!    whose value waits for room in the buffers (`memory_waits`).
 //! 5. Long answers ([`LONG_ANSWER_BYTES`]) take [`TURN_SEND_BYTES`] of an iteration together, apart
 //!    from one of [`SEND_BYTES`]. Connections whose answers are left stay in `ready`, before
 //!    those that come later: requests of others wait for one iteration, not for all long answers.
@@ -20,16 +21,17 @@
 //!    keeps of a line of keys of one letter is twelve times its length.
 
 mod endings;
+mod memory_waits;
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use amalgam_index::{Begun, Store, Worker as _};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 
 use crate::connections::budget::{MAX_OUTPUT_BYTES, spare_limit};
-use crate::connections::connection::{Bounds, Connection, Input, OWN_BUFFER_BYTES, Received};
-use crate::connections::protocol_state::{READ_BYTES, TurnBudget};
+use crate::connections::connection::{Bounds, Connection, Input, Received};
+use crate::connections::protocol_state::{OWN_BUFFER_BYTES, READ_BYTES, TurnBudget};
 use crate::connections::reactor::{
     ANSWERS_EVENT, MAX_EVENTS, ReactorGuard, WAKE_EVENT, WorkStealer,
 };
@@ -122,6 +124,8 @@ pub struct Worker<'s, S: Store + 's> {
     /// The server's second at the last batch or tick.
     seconds: u32,
     last_tick_seconds: u32,
+    /// When connections that wait for the room of a value are looked at next.
+    tends_at: Instant,
     /// Bytes of the largest input of a batch so far.
     #[cfg(test)]
     most_batch_bytes: usize,
@@ -172,6 +176,7 @@ impl<'s, S: Store> Worker<'s, S> {
             is_blocked: false,
             seconds,
             last_tick_seconds: seconds,
+            tends_at: Instant::now(),
             #[cfg(test)]
             most_batch_bytes: 0,
         })
@@ -195,6 +200,9 @@ impl<'s, S: Store> Worker<'s, S> {
                 false if !timeout.is_zero() && events.is_empty() && !self.index.rest() => MAX_WAIT,
                 false => REST_AFTER,
             };
+            if self.state.buffers.has_waiters() {
+                timeout = timeout.min(self.tends_at.saturating_duration_since(Instant::now()));
+            }
             if self.state.reactors.len() > 1 {
                 yielder.iterate();
             }
@@ -218,6 +226,9 @@ impl<'s, S: Store> Worker<'s, S> {
         let mut guard = reactor.lock();
         self.serve(&mut guard, events);
         self.tick(&mut guard);
+        if self.state.buffers.has_waiters() {
+            self.tend(&mut guard);
+        }
         let has_more = !guard.ready.is_empty();
         self.is_blocked = has_more && self.awaits_others(&guard);
         drop(guard);
@@ -332,6 +343,7 @@ impl<'s, S: Store> Worker<'s, S> {
         for id in std::mem::take(&mut guard.awaiting_sweep) {
             self.go_on(guard, id);
         }
+        self.admit_waiters(guard);
     }
 
     /// Records an event of a connection, and queues the connection if it can be served.
@@ -348,6 +360,10 @@ impl<'s, S: Store> Worker<'s, S> {
         let is_useful = connection.is_readable || connection.has_unsent();
         if is_useful {
             guard.queue(id);
+        }
+        if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+            // Nobody can be answered.
+            self.end_wait(guard, id);
         }
     }
 
@@ -433,6 +449,7 @@ impl<'s, S: Store> Worker<'s, S> {
             buffers: &self.state.buffers,
             max_line_bytes: self.state.limits.max_get_line_bytes,
             receive_bytes: self.turn_budget.receive_bytes(),
+            seconds: self.seconds,
         };
         let received = connection.receive(&mut self.scratch, filled, &bounds, &mut bytes_read);
         counters.bytes_read.add(bytes_read);
@@ -443,6 +460,7 @@ impl<'s, S: Store> Worker<'s, S> {
         match received {
             Received::End => self.close(guard, id),
             Received::Nothing => self.settle(guard, id),
+            Received::AwaitsMemory => self.await_memory(guard, id),
             Received::Input(input) | Received::Starved(input) => {
                 let mut slot = RequestSlot::new(
                     std::mem::take(&mut connection.protocol_state),
@@ -672,7 +690,7 @@ impl<'s, S: Store> Worker<'s, S> {
         let held = bytes + connection.output.pinned_bytes();
         let has_grown = held > connection.held_bytes;
         if held != connection.held_bytes || bytes != connection.charged_bytes {
-            self.state.buffers.recharge(connection.charged_bytes, bytes);
+            self.state.recharge(connection.charged_bytes, bytes);
             connection.info.note_held(held, self.seconds);
             (connection.charged_bytes, connection.held_bytes) = (bytes, held);
         }
@@ -704,7 +722,8 @@ impl<'s, S: Store> Worker<'s, S> {
             return;
         }
         let is_idle = |connection: &Connection| {
-            seconds.saturating_sub(connection.info.active_seconds()) > timeout
+            connection.memory_deadline == 0
+                && seconds.saturating_sub(connection.info.active_seconds()) > timeout
         };
         self.close_those(guard, CloseReason::IdleTimeout, is_idle);
     }

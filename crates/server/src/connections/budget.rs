@@ -3,13 +3,22 @@
 //! Invariants:
 //! 1. What connections receive into buffers of their own is admitted first
 //!    ([`BufferBudget::allows`]).
-//! 2. What they are answered is admitted when their requests are executed
+//! 2. A value that its connection has not received whole is charged whole before more of it is
+//!    read ([`BufferBudget::admit`]), so that each that was begun can be ended. Connections for
+//!    whose values there is no room wait in the order in which they asked, and are not read.
+//! 3. What they are answered is admitted when their requests are executed
 //!    ([`BufferBudget::output_allowance`]), and answers that stay unsent are charged after they
 //!    were built. Where they pass the limit, connections are closed
 //!    ([`ServerState::relieve_buffers`](crate::state::server_state::ServerState::relieve_buffers)).
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
+use amalgam_op::IgnorePoison;
+
+use crate::connections::protocol_state::{OWN_BUFFER_BYTES, READ_BYTES};
 use crate::settings::Settings;
 
 /// Bytes of output of one connection from which on its requests wait until the output is drained,
@@ -28,6 +37,37 @@ const SPARE_BYTES: usize = 4 << 20;
 /// Those of all workers take 1/N of the memory limit, at most.
 const SPARE_LIMIT_PARTS: usize = 64;
 
+/// Seconds after which a value for which there is still no room is refused; at least four pass in
+/// full. Meanwhile connections that stand still are closed, and room that is not used changes hands
+/// eight times.
+pub const MEMORY_WAIT_SECONDS: u32 = 5;
+
+/// The interval at which workers look at connections that wait for room, and at those that have it.
+pub const TEND_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A connection that receives less than this in one such interval gives back the room that it does
+/// not use, if others wait: 64 KiB a second.
+pub const TEND_PROGRESS_BYTES: usize = 16 << 10;
+
+/// Longer values wait behind those that wait already, and leave a quarter of the limit to the
+/// others: who begins many of them does not stop shorter ones.
+const SHORT_VALUE_BYTES: usize = 64 << 10;
+
+/// Bytes of a connection's buffers that it is not charged for while it waits for the room of a
+/// value: what one receive may have left. Else what waits would take the room that it waits for.
+pub const UNCHARGED_BYTES: usize = READ_BYTES + OWN_BUFFER_BYTES;
+
+/// A connection that waits for the room of a value.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiter {
+    /// The number of its reactor.
+    pub reactor: usize,
+    /// The connection's id, as epoll has it.
+    pub id: u64,
+    /// Bytes that it lacks.
+    pub bytes: usize,
+}
+
 /// Bytes of the output buffers that each worker may keep for reuse. No connection is charged for
 /// them.
 pub fn spare_limit(settings: &Settings) -> usize {
@@ -41,6 +81,10 @@ pub struct BufferBudget {
     /// Bytes of TLS sessions: bounded by the number of connections, not by the limit.
     session_bytes: AtomicUsize,
     limit_bytes: AtomicUsize,
+    /// Connections that wait for the room of a value, the first to be admitted in front.
+    waiters: Mutex<VecDeque<Waiter>>,
+    /// How many these are.
+    waiting: AtomicUsize,
 }
 
 impl BufferBudget {
@@ -50,6 +94,8 @@ impl BufferBudget {
             used_bytes: AtomicUsize::new(0),
             session_bytes: AtomicUsize::new(0),
             limit_bytes: AtomicUsize::new(limit_bytes),
+            waiters: Mutex::default(),
+            waiting: AtomicUsize::new(0),
         }
     }
 
@@ -86,6 +132,71 @@ impl BufferBudget {
         self.used_bytes().saturating_add(bytes) <= self.limit_bytes()
     }
 
+    /// Whether a value that lacks this many bytes has room, those that wait aside. It has if
+    /// connections use no more than half of the limit, however long it is.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.fits(self.used_bytes(), bytes)
+    }
+
+    fn fits(&self, used: usize, bytes: usize) -> bool {
+        let quarter = self.limit_bytes() / 4;
+        match bytes {
+            ..=SHORT_VALUE_BYTES => used + bytes <= 4 * quarter,
+            _ => used + bytes.min(quarter) <= 3 * quarter,
+        }
+    }
+
+    /// Charges a value that lacks this many bytes if it has room and, unless it is short, no other
+    /// waits. Returns whether it was charged.
+    pub fn admit(&self, bytes: usize) -> bool {
+        (bytes <= SHORT_VALUE_BYTES || !self.has_waiters()) && self.admit_first(bytes)
+    }
+
+    /// Charges a value that lacks this many bytes if it has room. Requires: it is the first
+    /// that waits, or short, or none waits.
+    pub fn admit_first(&self, bytes: usize) -> bool {
+        let add = |used: usize| self.fits(used, bytes).then_some(used + bytes);
+        self.used_bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok()
+    }
+
+    /// Whether connections wait for the room of a value.
+    #[inline]
+    pub fn has_waiters(&self) -> bool {
+        // Sequentially consistent, as the changes of `used_bytes` are: who gives room back sees a
+        // connection that has begun to wait, or that one sees the room.
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether one more connection may wait: what those that wait are not charged for takes a
+    /// quarter of the limit at most, and one connection for each worker.
+    pub fn takes_waiters(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) * UNCHARGED_BYTES < self.limit_bytes() / 4
+    }
+
+    fn waiters(&self) -> MutexGuard<'_, VecDeque<Waiter>> {
+        self.waiters.lock().ignore_poison()
+    }
+
+    /// The connection that is admitted next.
+    pub fn first_waiter(&self) -> Option<Waiter> {
+        self.waiters().front().copied()
+    }
+
+    /// Has a connection wait behind the others. Returns whether it is the only one.
+    pub fn enter(&self, waiter: Waiter) -> bool {
+        let mut waiters = self.waiters();
+        waiters.push_back(waiter);
+        self.waiting.store(waiters.len(), Ordering::SeqCst);
+        waiters.len() == 1
+    }
+
+    /// Has a connection no longer wait, if it does.
+    pub fn leave(&self, reactor: usize, id: u64) {
+        let mut waiters = self.waiters();
+        waiters.retain(|waiter| (waiter.reactor, waiter.id) != (reactor, id));
+        self.waiting.store(waiters.len(), Ordering::SeqCst);
+    }
+
     /// Bytes of output from which on the requests of a connection wait, in a batch of this many
     /// connections.
     pub fn output_allowance(&self, connections: usize) -> usize {
@@ -106,11 +217,11 @@ impl BufferBudget {
 }
 
 fn recharge(sum: &AtomicUsize, before: usize, after: usize) {
-    // Relaxed: a sum that orders nothing.
+    // Sequentially consistent: see [`BufferBudget::has_waiters`].
     if after >= before {
-        sum.fetch_add(after - before, Ordering::Relaxed);
+        sum.fetch_add(after - before, Ordering::SeqCst);
     } else {
-        sum.fetch_sub(before - after, Ordering::Relaxed);
+        sum.fetch_sub(before - after, Ordering::SeqCst);
     }
 }
 
@@ -127,6 +238,37 @@ mod tests {
         assert_eq!(budget.output_allowance(8), (1 << 20) / 8);
         budget.recharge(7 << 20, 9 << 20);
         assert_eq!(budget.output_allowance(1), MIN_OUTPUT_BYTES);
+    }
+
+    #[test]
+    fn long_values_leave_room_for_short_ones_and_any_has_room_in_half() {
+        let budget = BufferBudget::new(8 << 20);
+        assert!(budget.admit(5 << 20), "half is free");
+        assert!(budget.admit(1 << 20) && !budget.admit(65 << 10), "three quarters are taken");
+        assert!((0..32).all(|_| budget.admit(64 << 10)) && !budget.admit(1), "all is taken");
+        budget.recharge(4 << 20, 0);
+        let waiter = Waiter { reactor: 0, id: 7, bytes: 5 << 20 };
+        assert!(budget.enter(waiter) && !budget.enter(Waiter { reactor: 1, ..waiter }));
+        assert!(budget.has_room(65 << 10) && !budget.admit(65 << 10), "others asked before");
+        assert!(budget.admit(64 << 10) && !budget.admit_first(5 << 20), "more than half is taken");
+        budget.recharge(64 << 10, 0);
+        assert!(budget.admit_first(5 << 20));
+        budget.leave(0, waiter.id);
+        assert_eq!(budget.first_waiter().map(|waiter| waiter.reactor), Some(1));
+        budget.leave(1, waiter.id);
+        assert!(!budget.has_waiters());
+    }
+
+    #[test]
+    fn what_waits_uncharged_is_bounded() {
+        let budget = BufferBudget::new(4 * 10 * UNCHARGED_BYTES);
+        let waiters = (0..100).map(|id| Waiter { reactor: 0, id, bytes: 1 });
+        let mut entered = 0;
+        for waiter in waiters.take_while(|_| budget.takes_waiters()) {
+            budget.enter(waiter);
+            entered += 1;
+        }
+        assert_eq!(entered, 10);
     }
 
     #[test]

@@ -2,24 +2,21 @@
 //!
 //! Invariants:
 //! 1. An idle connection owns no buffers.
-//! 2. The input buffer grows with what has arrived, at most doubling (or by
-//!    [`MIN_GROWTH_BYTES`]): a client that announces a large value must send it before memory is
-//!    allocated for it.
+//! 2. The buffer for a line grows with what has arrived, at most doubling (or by
+//!    [`MIN_GROWTH_BYTES`]). That for a large value is allocated whole, and charged before
+//!    ([`BufferBudget::admit`]): a value that is received in part can be received to its end.
 
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::connections::budget::BufferBudget;
+use crate::connections::budget::{BufferBudget, TEND_PROGRESS_BYTES, UNCHARGED_BYTES};
 use crate::connections::protocol_state::{
-    CROWDED_READ_BYTES, ProtocolState, READ_BYTES, TurnBudget,
+    CROWDED_READ_BYTES, OWN_BUFFER_BYTES, ProtocolState, TurnBudget,
 };
 use crate::net::output::Output;
 use crate::net::registry::{CloseReason, ConnectionInfo};
 use crate::net::transport::Transport;
-
-/// An incomplete request longer than this is received into the connection's own buffer.
-pub const OWN_BUFFER_BYTES: usize = READ_BYTES / 2;
 
 /// The smallest growth of a connection's own buffer, which otherwise doubles.
 const MIN_GROWTH_BYTES: usize = 64 << 10;
@@ -50,9 +47,14 @@ pub struct Connection {
     pub paused_until: u32,
     /// Whether the connection is in the reactor's ready list.
     pub is_queued: bool,
-    /// Whether its first request waits for an answer that comes later, for room to ask for it, or
-    /// for a sweep.
+    /// Whether its first request waits for an answer that comes later, for room to ask for it, for
+    /// a sweep, or for the room of its value.
     pub is_waiting: bool,
+    /// The second at which it no longer waits for the room of its value, but is refused; 0 if it
+    /// does not wait for that.
+    pub memory_deadline: u32,
+    /// Bytes of the input when the worker last looked at how fast a value arrives.
+    tended_bytes: Option<usize>,
     /// Whether the store may hold answers to its requests.
     pub has_late_answers: bool,
     /// Bytes that were received last, unless into its own buffer.
@@ -112,6 +114,8 @@ pub struct Bounds<'b> {
     pub max_line_bytes: usize,
     /// Bytes to receive at most, unless into the connection's own buffer.
     pub receive_bytes: usize,
+    /// The time.
+    pub seconds: u32,
 }
 
 /// The result of receiving from a connection.
@@ -122,6 +126,8 @@ pub enum Received {
     Input(Input),
     /// The rest of this input cannot be received: there is no memory for it.
     Starved(Input),
+    /// Nothing was read: there is no room for the value that comes yet.
+    AwaitsMemory,
     /// The stream ended or broke.
     End,
 }
@@ -143,6 +149,8 @@ impl Connection {
             paused_until: 0,
             is_queued: false,
             is_waiting: false,
+            memory_deadline: 0,
+            tended_bytes: None,
             has_late_answers: false,
             received_bytes: 0,
             consumed_bytes: 0,
@@ -169,11 +177,15 @@ impl Connection {
         }
         let is_large = self.is_large();
         let old_bytes = self.input.len();
-        if is_large && !bounds.buffers.allows(self.growth_bytes()) {
+        if is_large && !self.make_room(bounds) {
+            if self.protocol_state.wanted_bytes > 0 && self.may_wait(bounds) {
+                return Received::AwaitsMemory;
+            }
+            self.memory_deadline = 0;
             return Received::Starved(Input::Own(std::mem::take(&mut self.input)));
         }
         let result = if is_large {
-            self.receive_own()
+            self.transport.append_received(&mut self.input)
         } else {
             let buffer =
                 &mut scratch[*filled + old_bytes..*filled + old_bytes + bounds.receive_bytes];
@@ -208,10 +220,11 @@ impl Connection {
         Received::Input(Input::Scratch(range))
     }
 
-    /// Whether what it receives next, or has received, lies in its own buffer.
+    /// Whether what it receives next, or has received, lies in its own buffer. The announcement of
+    /// a large value is no reason for one: only clients that send it ask for its room.
     #[inline]
     pub fn is_large(&self) -> bool {
-        self.input.len().max(self.protocol_state.wanted_bytes) > OWN_BUFFER_BYTES
+        self.input.len() > OWN_BUFFER_BYTES
     }
 
     /// Whether it is served in another iteration: nothing more can be done for it with this budget.
@@ -224,16 +237,70 @@ impl Connection {
         is_spent || self.protocol_state.has_backlog() && self.protocol_state.awaits_turn(budget)
     }
 
-    /// By how many bytes to grow the buffer before the next receive.
-    fn growth_bytes(&self) -> usize {
-        let wanted = self.protocol_state.wanted_bytes.saturating_sub(self.input.len());
-        let growth = self.input.len().max(MIN_GROWTH_BYTES);
-        if wanted == 0 { growth } else { wanted.min(growth) }
+    /// Grows its own buffer for the next receive. Returns false if the budget has no room.
+    fn make_room(&mut self, bounds: &Bounds<'_>) -> bool {
+        let wanted = self.protocol_state.wanted_bytes;
+        if wanted == 0 {
+            let growth = self.input.len().max(MIN_GROWTH_BYTES);
+            let is_allowed = bounds.buffers.allows(growth);
+            if is_allowed {
+                self.input.reserve_exact(growth);
+            }
+            return is_allowed;
+        }
+        if self.input.capacity() >= wanted {
+            return true;
+        }
+        let is_admitted = bounds.buffers.admit(self.lacking_bytes());
+        if is_admitted {
+            self.take_room();
+        }
+        is_admitted
     }
 
-    fn receive_own(&mut self) -> io::Result<(usize, bool)> {
-        self.input.reserve_exact(self.growth_bytes());
-        self.transport.append_received(&mut self.input)
+    /// Bytes to charge before the rest of a value is received.
+    pub fn lacking_bytes(&self) -> usize {
+        let lacking = self.protocol_state.wanted_bytes.saturating_sub(self.input.capacity());
+        (self.buffer_bytes() + lacking).saturating_sub(self.charged_bytes)
+    }
+
+    /// Allocates the buffer of a value whole. Requires: [`Self::lacking_bytes`] were charged.
+    pub fn take_room(&mut self) {
+        self.charged_bytes += self.lacking_bytes();
+        let rest = self.protocol_state.wanted_bytes.saturating_sub(self.input.len());
+        self.input.reserve_exact(rest);
+        (self.memory_deadline, self.tended_bytes) = (0, None);
+    }
+
+    /// Gives back the room of a value that arrives too slowly; that room has to be asked for again.
+    /// Returns whether it did. To be called once in each [`TEND_INTERVAL`].
+    ///
+    /// [`TEND_INTERVAL`]: crate::connections::budget::TEND_INTERVAL
+    pub fn give_back_room(&mut self) -> bool {
+        let (wanted, bytes) = (self.protocol_state.wanted_bytes, self.input.len());
+        // What was not read yet is not the client's doing.
+        if wanted == 0 || self.input.capacity() < wanted || self.is_readable {
+            return false;
+        }
+        let before = self.tended_bytes.replace(bytes);
+        let is_slow = before.is_some_and(|before| bytes - before < TEND_PROGRESS_BYTES);
+        if is_slow {
+            self.input.shrink_to_fit();
+        }
+        is_slow
+    }
+
+    /// Whether it may wait for the room of its value, or for longer.
+    fn may_wait(&self, bounds: &Bounds<'_>) -> bool {
+        match self.memory_deadline {
+            0 => bounds.buffers.takes_waiters(),
+            deadline => deadline > bounds.seconds,
+        }
+    }
+
+    /// What it is charged while it waits for the room of its value.
+    pub fn waiting_charge(&self) -> usize {
+        self.buffer_bytes().saturating_sub(UNCHARGED_BYTES)
     }
 
     /// The input, if it is enough to parse; its first `old_bytes` bytes were not.

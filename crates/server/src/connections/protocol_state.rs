@@ -22,8 +22,11 @@ pub struct Resumption {
 /// Bytes received for one connection in one batch, at most, apart from the rest of a large value.
 pub const READ_BYTES: usize = 16 << 10;
 
-/// The same after the iteration has received enough. A connection that last sent as much waits for
-/// the next one: a client that awaits each answer sends less.
+/// An incomplete request longer than this is received into the connection's own buffer.
+pub const OWN_BUFFER_BYTES: usize = READ_BYTES / 2;
+
+/// [`READ_BYTES`] after the iteration has received enough. A connection that last sent as much
+/// waits for the next one: a client that awaits each answer sends less.
 pub const CROWDED_READ_BYTES: usize = 1 << 10;
 
 /// What one iteration of a worker's loop may still do for requests that take long. Those of other

@@ -6,8 +6,7 @@ use amalgam_protocol::{
     Authentication, Command, KeyScratch, Limits, Protocol, Read, ReadAnswer, Request, Step,
 };
 
-use crate::connections::connection::OWN_BUFFER_BYTES;
-use crate::connections::protocol_state::{ProtocolState, Resumption};
+use crate::connections::protocol_state::{OWN_BUFFER_BYTES, ProtocolState, Resumption};
 use crate::request::context::BatchContext;
 use crate::request::response_budget::ResponseBudget;
 use crate::request::slot::{PARSE_GROWTH, RequestSlot};
@@ -73,7 +72,10 @@ pub fn parse<'i, S: Store>(
             break;
         }
         requests_left -= 1;
-        let mut step = parse_one(context, protocol, &input[at..], &limits);
+        let mut step = {
+            let is_starved = slot.is_starved && at == discarded;
+            parse_one(context, protocol, &input[at..], &limits, is_starved)
+        };
         if !response_budget.admits(&mut step) {
             context.counts.responses_refused += 1;
             if !matches!(step, Step::Refused { .. }) {
@@ -169,19 +171,20 @@ pub fn parse<'i, S: Store>(
     slot.consumed = at.min(input.len());
 }
 
-/// Parses the first request of `rest`. Refuses one whose value has not fully arrived if there is no
-/// memory for it.
+/// Parses the first request of `rest`. Refuses one whose value has not fully arrived if it is
+/// starved: there is no memory for it.
 #[inline]
 fn parse_one<'i, S: Store>(
     context: &mut BatchContext<'_, '_, S>,
     protocol: Protocol,
     rest: &'i [u8],
     limits: &Limits,
+    is_starved: bool,
 ) -> Step<'i> {
     let step = protocol.parse(rest, limits);
     if let Step::Incomplete { at_least } = step
         && at_least > OWN_BUFFER_BYTES
-        && !context.state.buffers.allows(at_least - rest.len())
+        && is_starved
     {
         // Under a stricter limit the same bytes are a refusal, which knows how many to discard.
         let strict = Limits { max_item_bytes: 0, ..*limits };

@@ -340,6 +340,23 @@ impl<S: Store> ServerState<S> {
         self.index.set_memory_limit(for_items.max(bytes / 2));
     }
 
+    /// Changes the charge of a connection's buffers, and has one go on that waits for that room.
+    pub fn recharge(&self, before: usize, after: usize) {
+        self.buffers.recharge(before, after);
+        if after < before && self.buffers.has_waiters() {
+            self.wake_first_waiter();
+        }
+    }
+
+    /// Wakes the reactor of the connection that is admitted next, if there is room for its value.
+    pub fn wake_first_waiter(&self) {
+        if let Some(first) = self.buffers.first_waiter()
+            && self.buffers.has_room(first.bytes)
+        {
+            self.reactors[first.reactor].wake();
+        }
+    }
+
     /// Bytes of connections' buffers and pinned values, without those of connections that are about
     /// to be closed.
     fn held_bytes(&self) -> usize {
@@ -351,8 +368,8 @@ impl<S: Store> ServerState<S> {
     ///
     /// 1. Any connection that holds memory, if the buffers exceed their limit, or values that wait
     ///    to be sent take half of the store.
-    /// 2. Slow ones, if both together exceed the limit, or a value was just refused for lack of
-    ///    memory.
+    /// 2. Slow ones, if both together exceed the limit, or a value waits or was just refused for
+    ///    lack of memory.
     /// 3. Idle ones, above half of the limit.
     ///
     /// The last two are checked once a second. `seconds` is the current time.
@@ -381,6 +398,7 @@ impl<S: Store> ServerState<S> {
     /// The bytes that connections must give back now, and which may be closed for it. See
     /// [`Self::relieve_buffers`].
     fn shortage_of_buffers(&self, has_refused: bool, seconds: u32) -> Option<(usize, Closable)> {
+        let has_refused = has_refused || self.buffers.has_waiters();
         let (held, limit) = (self.held_bytes(), self.buffers.limit_bytes());
         let closing = self.registry.closing_bytes();
         let must_go = self.buffers.used_bytes() > limit.saturating_add(closing)

@@ -27,7 +27,10 @@ impl<S: Store> Worker<'_, S> {
         let connection = guard.slab.remove(id)?;
         self.forget_answers(id, &connection);
         guard.stalled -= usize::from(connection.is_stalled);
-        self.state.buffers.recharge(connection.charged_bytes, 0);
+        self.state.recharge(connection.charged_bytes, 0);
+        if connection.memory_deadline > 0 {
+            self.leave_waiters(guard, id);
+        }
         self.state.buffers.recharge_session(connection.transport.kept_bytes(), 0);
         Some(connection)
     }
@@ -113,7 +116,10 @@ impl<S: Store> Worker<'_, S> {
             self.state.copy_lanes.leave(&self.turn_budget.lanes);
             let unsent = guard.slab.iter().filter(|(_, connection)| connection.has_unsent());
             let unsent: Vec<_> = unsent.map(|(id, _)| id).collect();
-            let mut is_drained = !guard.slab.values().any(|connection| connection.is_waiting);
+            let mut is_drained = !guard
+                .slab
+                .values()
+                .any(|connection| connection.is_waiting && connection.memory_deadline == 0);
             for id in unsent {
                 if self.send(guard, id) {
                     self.settle(guard, id);

@@ -9,6 +9,7 @@ mod bounds;
 mod datagrams;
 mod ends;
 mod large_values;
+mod memory_waits;
 mod restart;
 mod scripts;
 mod slow_readers;
