@@ -13,7 +13,7 @@
 //! 3. The time of a batch is sampled after its requests were received.
 //! 4. A connection whose request waits for an answer of the store ([`amalgam_index::LateAnswers`]),
 //!    or until the store has room for it, is not served; it goes on when that is there. So does one
-//!    whose value waits for room in the buffers (`memory_waits`).
+//!    whose value waits for buffer memory (`memory_waits`).
 //! 5. Long answers ([`LONG_ANSWER_BYTES`]) take [`TURN_SEND_BYTES`] of an iteration together, apart
 //!    from one of [`SEND_BYTES`]. Connections whose answers are left stay in `ready`, before
 //!    those that come later: requests of others wait for one iteration, not for all long answers.
@@ -124,7 +124,7 @@ pub struct Worker<'s, S: Store + 's> {
     /// The server's second at the last batch or tick.
     seconds: u32,
     last_tick_seconds: u32,
-    /// When connections that wait for the room of a value are looked at next.
+    /// When connections that wait for buffer memory are checked next.
     tends_at: Instant,
     /// Bytes of the largest input of a batch so far.
     #[cfg(test)]

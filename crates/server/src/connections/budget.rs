@@ -3,9 +3,9 @@
 //! Invariants:
 //! 1. What connections receive into buffers of their own is admitted first
 //!    ([`BufferBudget::allows`]).
-//! 2. A value that its connection has not received whole is charged whole before more of it is
-//!    read ([`BufferBudget::admit`]), so that each that was begun can be ended. Connections for
-//!    whose values there is no room wait in the order in which they asked, and are not read.
+//! 2. A value that has arrived in part is charged at its full length before more of it is read
+//!    ([`BufferBudget::admit`]), so it can be received to its end. If the budget is exhausted, the
+//!    connection is not read, and waits in first-come order.
 //! 3. What they are answered is admitted when their requests are executed
 //!    ([`BufferBudget::output_allowance`]), and answers that stay unsent are charged after they
 //!    were built. Where they pass the limit, connections are closed
@@ -37,34 +37,33 @@ const SPARE_BYTES: usize = 4 << 20;
 /// Those of all workers take 1/N of the memory limit, at most.
 const SPARE_LIMIT_PARTS: usize = 64;
 
-/// Seconds after which a value for which there is still no room is refused; at least four pass in
-/// full. Meanwhile connections that stand still are closed, and room that is not used changes hands
-/// eight times.
+/// Seconds until a waiting value is refused; at least four pass in full. In that time stalled
+/// connections are closed, and unused reservations are reclaimed at least eight times.
 pub const MEMORY_WAIT_SECONDS: u32 = 5;
 
-/// The interval at which workers look at connections that wait for room, and at those that have it.
+/// The interval at which workers check connections that wait for memory or have reserved some.
 pub const TEND_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A connection that receives less than this in one such interval gives back the room that it does
-/// not use, if others wait: 64 KiB a second.
+/// While others wait, a connection that receives less than this in an interval (64 KiB a second)
+/// loses the unused part of its reservation.
 pub const TEND_PROGRESS_BYTES: usize = 16 << 10;
 
-/// Longer values wait behind those that wait already, and leave a quarter of the limit to the
-/// others: who begins many of them does not stop shorter ones.
+/// The longest value that skips the queue. Longer ones leave a quarter of the limit free, so that
+/// a client which begins many of them does not block short values.
 const SHORT_VALUE_BYTES: usize = 64 << 10;
 
-/// Bytes of a connection's buffers that it is not charged for while it waits for the room of a
-/// value: what one receive may have left. Else what waits would take the room that it waits for.
+/// Bytes that a waiting connection is not charged for: the remainder of one receive. If they were
+/// charged, waiting connections could exhaust the budget that they wait for.
 pub const UNCHARGED_BYTES: usize = READ_BYTES + OWN_BUFFER_BYTES;
 
-/// A connection that waits for the room of a value.
+/// A connection that waits until the budget admits its value.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter {
     /// The number of its reactor.
     pub reactor: usize,
     /// The connection's id, as epoll has it.
     pub id: u64,
-    /// Bytes that it lacks.
+    /// Bytes that the budget must admit.
     pub bytes: usize,
 }
 
@@ -81,9 +80,9 @@ pub struct BufferBudget {
     /// Bytes of TLS sessions: bounded by the number of connections, not by the limit.
     session_bytes: AtomicUsize,
     limit_bytes: AtomicUsize,
-    /// Connections that wait for the room of a value, the first to be admitted in front.
+    /// Connections that wait, in first-come order.
     waiters: Mutex<VecDeque<Waiter>>,
-    /// How many these are.
+    /// The length of `waiters`, which is read without its lock.
     waiting: AtomicUsize,
 }
 
@@ -132,8 +131,8 @@ impl BufferBudget {
         self.used_bytes().saturating_add(bytes) <= self.limit_bytes()
     }
 
-    /// Whether a value that lacks this many bytes has room, those that wait aside. It has if
-    /// connections use no more than half of the limit, however long it is.
+    /// Whether the budget could admit these bytes of a value, regardless of the queue. While at
+    /// most half of the limit is in use, it admits a value of any length.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.fits(self.used_bytes(), bytes)
     }
@@ -146,24 +145,24 @@ impl BufferBudget {
         }
     }
 
-    /// Charges a value that lacks this many bytes if it has room and, unless it is short, no other
-    /// waits. Returns whether it was charged.
+    /// Charges these bytes of a value if the budget has them; if the value is long, only while the
+    /// queue is empty. Returns whether they were charged.
     pub fn admit(&self, bytes: usize) -> bool {
         (bytes <= SHORT_VALUE_BYTES || !self.has_waiters()) && self.admit_first(bytes)
     }
 
-    /// Charges a value that lacks this many bytes if it has room. Requires: it is the first
-    /// that waits, or short, or none waits.
+    /// Charges these bytes of a value if the budget has them. Requires: the value is the first in
+    /// the queue, or short, or the queue is empty.
     pub fn admit_first(&self, bytes: usize) -> bool {
         let add = |used: usize| self.fits(used, bytes).then_some(used + bytes);
         self.used_bytes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, add).is_ok()
     }
 
-    /// Whether connections wait for the room of a value.
+    /// Whether connections wait.
     #[inline]
     pub fn has_waiters(&self) -> bool {
-        // Sequentially consistent, as the changes of `used_bytes` are: who gives room back sees a
-        // connection that has begun to wait, or that one sees the room.
+        // Sequentially consistent, as the changes of `used_bytes` are: either the thread that frees
+        // memory sees the new waiter, or the waiter sees the freed memory.
         self.waiting.load(Ordering::SeqCst) > 0
     }
 

@@ -47,11 +47,11 @@ pub struct Connection {
     pub paused_until: u32,
     /// Whether the connection is in the reactor's ready list.
     pub is_queued: bool,
-    /// Whether its first request waits for an answer that comes later, for room to ask for it, for
-    /// a sweep, or for the room of its value.
+    /// Whether its first request waits for a late answer, for capacity to ask for one, for a sweep,
+    /// or for buffer memory for its value.
     pub is_waiting: bool,
-    /// The second at which it no longer waits for the room of its value, but is refused; 0 if it
-    /// does not wait for that.
+    /// The second at which its value is refused for lack of buffer memory; 0 if it does not wait
+    /// for any.
     pub memory_deadline: u32,
     /// Bytes of the input when the worker last looked at how fast a value arrives.
     tended_bytes: Option<usize>,
@@ -126,7 +126,7 @@ pub enum Received {
     Input(Input),
     /// The rest of this input cannot be received: there is no memory for it.
     Starved(Input),
-    /// Nothing was read: there is no room for the value that comes yet.
+    /// Nothing was read: the budget has no memory for the value yet.
     AwaitsMemory,
     /// The stream ended or broke.
     End,
@@ -221,7 +221,7 @@ impl Connection {
     }
 
     /// Whether what it receives next, or has received, lies in its own buffer. The announcement of
-    /// a large value is no reason for one: only clients that send it ask for its room.
+    /// a large value alone reserves nothing.
     #[inline]
     pub fn is_large(&self) -> bool {
         self.input.len() > OWN_BUFFER_BYTES
@@ -237,7 +237,7 @@ impl Connection {
         is_spent || self.protocol_state.has_backlog() && self.protocol_state.awaits_turn(budget)
     }
 
-    /// Grows its own buffer for the next receive. Returns false if the budget has no room.
+    /// Grows its own buffer for the next receive. Returns false if the budget refuses.
     fn make_room(&mut self, bounds: &Bounds<'_>) -> bool {
         let wanted = self.protocol_state.wanted_bytes;
         if wanted == 0 {
@@ -272,7 +272,7 @@ impl Connection {
         (self.memory_deadline, self.tended_bytes) = (0, None);
     }
 
-    /// Gives back the room of a value that arrives too slowly; that room has to be asked for again.
+    /// Drops the unused reservation of a value that arrives too slowly; it must be admitted again.
     /// Returns whether it did. To be called once in each [`TEND_INTERVAL`].
     ///
     /// [`TEND_INTERVAL`]: crate::connections::budget::TEND_INTERVAL
@@ -290,7 +290,7 @@ impl Connection {
         is_slow
     }
 
-    /// Whether it may wait for the room of its value, or for longer.
+    /// Whether it may begin to wait for buffer memory, or go on waiting.
     fn may_wait(&self, bounds: &Bounds<'_>) -> bool {
         match self.memory_deadline {
             0 => bounds.buffers.takes_waiters(),
@@ -298,7 +298,7 @@ impl Connection {
         }
     }
 
-    /// What it is charged while it waits for the room of its value.
+    /// Bytes that it is charged while it waits for buffer memory.
     pub fn waiting_charge(&self) -> usize {
         self.buffer_bytes().saturating_sub(UNCHARGED_BYTES)
     }

@@ -340,7 +340,7 @@ impl<S: Store> ServerState<S> {
         self.index.set_memory_limit(for_items.max(bytes / 2));
     }
 
-    /// Changes the charge of a connection's buffers, and has one go on that waits for that room.
+    /// Changes the charge of a connection's buffers, and resumes a waiting one if memory is free.
     pub fn recharge(&self, before: usize, after: usize) {
         self.buffers.recharge(before, after);
         if after < before && self.buffers.has_waiters() {
@@ -348,7 +348,7 @@ impl<S: Store> ServerState<S> {
         }
     }
 
-    /// Wakes the reactor of the connection that is admitted next, if there is room for its value.
+    /// Wakes the reactor of the first waiting connection, if the budget can admit its value.
     pub fn wake_first_waiter(&self) {
         if let Some(first) = self.buffers.first_waiter()
             && self.buffers.has_room(first.bytes)

@@ -1,11 +1,11 @@
-//! Connections that wait until the buffers have room for a value: clients whose values do not fit
-//! at the same time are not refused, but not read for a while.
+//! Connections that wait for buffer memory: clients whose values do not fit at the same time are
+//! not read for a while, rather than refused.
 //!
 //! Invariants:
 //! 1. Those that wait go on in the order in which they asked, whichever worker serves them.
 //! 2. None waits for longer than [`MEMORY_WAIT_SECONDS`], and waiting takes no processor time.
-//! 3. A client that was admitted and does not send gives its room to those that wait, within twice
-//!    [`TEND_INTERVAL`]; so beginning a value delays the others by no more than that.
+//! 3. A client that was admitted and stalls loses its reservation to waiting ones within twice
+//!    [`TEND_INTERVAL`], so beginning a value delays others by no more than that.
 
 use std::time::Instant;
 
@@ -27,7 +27,7 @@ impl<S: Store> Worker<'_, S> {
         reactors.position(|one| std::ptr::eq(one, reactor)).unwrap_or(self.number)
     }
 
-    /// Has a connection wait until there is room for the value that it receives.
+    /// Has a connection wait until the budget admits its value.
     #[cold]
     pub(super) fn await_memory(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
         let reactor = self.number_of(guard.reactor);
@@ -42,14 +42,14 @@ impl<S: Store> Worker<'_, S> {
             let bytes = connection.lacking_bytes();
             let waiter = Waiter { reactor, id: to_event_data(id), bytes };
             if self.state.buffers.enter(waiter) {
-                // Others may have to take room back, and sleep.
+                // Sleeping workers may hold stalled reservations to reclaim.
                 self.state.reactors.iter().for_each(Reactor::wake);
             }
         }
         self.admit_waiters(guard);
     }
 
-    /// Lets the connections go on that have waited for the longest, as far as there is room.
+    /// Resumes waiting connections in order, as far as the budget admits their values.
     pub(super) fn admit_waiters(&mut self, guard: &mut ReactorGuard<'_>) {
         if !self.state.buffers.has_waiters() {
             return;
@@ -76,8 +76,7 @@ impl<S: Store> Worker<'_, S> {
         }
     }
 
-    /// Has a connection no longer wait for the room of its value, which is refused if there still
-    /// is none.
+    /// Ends the wait of a connection; its value is refused if the budget still cannot admit it.
     #[cold]
     pub(super) fn end_wait(&mut self, guard: &mut ReactorGuard<'_>, id: ConnectionId) {
         let Some(connection) = guard.slab.get_mut(id) else { return };
@@ -95,8 +94,8 @@ impl<S: Store> Worker<'_, S> {
         self.state.wake_first_waiter();
     }
 
-    /// Once in each [`TEND_INTERVAL`] while connections wait: ends the waits that have lasted for
-    /// long enough, and takes room back where it is not used.
+    /// Once in each [`TEND_INTERVAL`] while connections wait: ends expired waits, and reclaims
+    /// stalled reservations.
     #[cold]
     pub(super) fn tend(&mut self, guard: &mut ReactorGuard<'_>) {
         let now = Instant::now();
